@@ -1,0 +1,7 @@
+"""``python -m draftproof``."""
+
+import sys
+
+from draftproof.cli import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""How many draft tokens would be accepted, before any server runs?"""

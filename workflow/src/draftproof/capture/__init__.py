@@ -1,0 +1,1 @@
+"""What does the target itself say and feel on these prompts?"""

@@ -1,0 +1,1 @@
+"""Will the engine read this draft as it was trained?"""

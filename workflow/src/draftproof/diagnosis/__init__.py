@@ -1,0 +1,1 @@
+"""Claimed, offline and served acceptance: where is the loss?"""

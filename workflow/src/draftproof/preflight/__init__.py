@@ -1,0 +1,1 @@
+"""Can this machine, image and driver run the experiment at all?"""

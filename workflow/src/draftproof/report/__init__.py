@@ -1,0 +1,1 @@
+"""Let a person see the results."""

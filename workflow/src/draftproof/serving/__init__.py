@@ -1,0 +1,1 @@
+"""Does the server run with the settings that were asked for?"""

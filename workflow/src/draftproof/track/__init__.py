@@ -1,0 +1,1 @@
+"""Tell MLflow about the results."""
