@@ -1,0 +1,1 @@
+"""Prompts: the project's own set, and the shapes of local files people have."""
