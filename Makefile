@@ -1,0 +1,64 @@
+# `make demo` runs the whole chain on this machine; `make test` checks the project. Both install what they need.
+SHELL := bash
+PYTHON ?= python3
+VENV := .venv
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+export HF_HUB_OFFLINE := 1
+export MLFLOW_DISABLE_TELEMETRY := true
+DEMO := results/smollm2-demo
+INSTALLED := $(VENV)/.installed
+CHROMIUM := $(shell command -v chromium)
+
+.PHONY: help install demo demo-draft mlflow test check nightly benchmarks lock browser clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+install: $(INSTALLED) ## make .venv from requirements.lock (about 7 GB, most of it PyTorch)
+
+$(INSTALLED): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 13); sys.exit(0 if ok else "draftproof needs Python 3.11 or 3.12: make install PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	python -m pip install --quiet --no-deps --require-hashes -r requirements.lock
+	python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+demo: install ## the whole chain: real SGLang, CPU, about 10 minutes
+	snakemake
+	@echo
+	@cat $(DEMO)/diagnosis.md | sed -n '1,/^$$/!p' | sed -n '1,3p'
+	@echo "report:  $(DEMO)/report/report.html"
+	@echo "MLflow:  make mlflow, then http://127.0.0.1:5000"
+
+demo-draft: install ## train the demo draft again (about two hours)
+	snakemake --quiet -- results/models/smollm2-135m-instruct/config.json
+	python workflow/demo/generate.py
+	python workflow/demo/train.py
+
+mlflow: install ## browse the results at http://127.0.0.1:5000
+	mlflow server --host 127.0.0.1 --port 5000 --workers 1 --backend-store-uri sqlite:///results/mlflow/mlflow.db
+
+check: install ## formatting, types, workflow lint, lock and schemas: fast
+	ruff check .
+	ruff format --check .
+	mypy
+	snakefmt --check Snakefile workflow/rules
+	snakemake --lint
+
+test: check ## everything CI runs
+	python -m pytest -m "not slow"
+
+nightly: check ## the slow tests too: containers, SLURM, wide sweeps
+	python -m pytest
+
+benchmarks: install ## the project's own speed, as ratios
+	python benchmarks/run.py
+
+lock: ## requirements.lock from requirements.in
+	$(PYTHON) .ci/lock.py
+
+browser: ## Chromium for the browser tests (Debian, as root)
+	$(if $(CHROMIUM),,apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver)
+
+clean: ## remove all results
+	find results -mindepth 1 -not -name README.md -delete

@@ -1,0 +1,59 @@
+# Does the server run with the settings that were asked for?
+
+SERVERS = config["servers"]
+
+
+wildcard_constraints:
+    server="|".join(SERVERS),
+
+
+def server_flags(wildcards):
+    """Return the engine flags of a server, as JSON: those of every server, then its own."""
+    return json.dumps(config["engine"]["flags"] | SERVERS[wildcards.server]["flags"])
+
+
+def server_environment(wildcards):
+    """Return the environment of a server, as JSON: that of every server, then its own."""
+    return json.dumps(config["engine"].get("environment", {}) | SERVERS[wildcards.server].get("environment", {}))
+
+
+rule server:
+    # One launch and its benchmark cells. Finished cells lie beside the declared output, so that a job that
+    # fails takes none of them away; `--owner` ends the server when Snakemake itself is killed.
+    input:
+        preflight=rules.preflight.output,
+        manifest=rules.capture.output,
+        conversion=rules.convert.output,
+    output:
+        f"{RESULTS}/benchmark/{{server}}.json",
+    log:
+        f"{RESULTS}/logs/server-{{server}}.log",
+    threads: workflow.cores
+    resources:
+        engine=1,
+    params:
+        code=code_digest("draftproof.serving.command", "draftproof.benchmark.command"),
+        engine=ENGINE,
+        device=DEVICE,
+        target=TARGET,
+        draft=SERVED_DRAFT,
+        arm=lambda wildcards: SERVERS[wildcards.server]["arm"],
+        flags=server_flags,
+        environment=server_environment,
+        serving=f"{RESULTS}/serving",
+        samples=f"{RESULTS}/capture",
+        store=f"{RESULTS}/benchmark",
+        concurrency=config["benchmark"]["concurrency"],
+        warmup=config["benchmark"]["warmup_requests"],
+    shell:
+        "draftproof --log {log} serve --server {wildcards.server} --arm {params.arm}"
+        " --target {params.target:q} --draft {params.draft:q} --engine {params.engine} --device {params.device}"
+        " --flags {params.flags:q} --environment {params.environment:q} --owner $PPID"
+        " --out {params.serving}/{wildcards.server}"
+        " -- draftproof bench --launch {params.serving}/{wildcards.server}/launch.json --samples {params.samples}"
+        " --concurrency {params.concurrency} --warmup {params.warmup} --store {params.store} --out {output}"
+
+
+rule serving:
+    input:
+        expand(rules.server.output, server=SERVERS),
