@@ -1,0 +1,52 @@
+"""Every fault of an experiment file is named: the key, what was found and what is allowed."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from draftproof.errors import ConfigError
+from draftproof.experiment import check, faults
+
+ROOT = Path(__file__).parents[2]
+DEFAULT = yaml.safe_load((ROOT / "config.yaml").read_text())
+
+
+@pytest.mark.parametrize("path", [ROOT / "config.yaml", *sorted((ROOT / "workflow/presets").glob("*.yaml"))], ids=lambda path: path.name)
+def test_shipped_experiments_are_right(path: Path) -> None:
+    assert faults(yaml.safe_load(path.read_text())) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "says"),
+    [
+        (("benchmark", "concurency"), [1], "benchmark: unknown key 'concurency'. Did you mean 'concurrency'?"),
+        (("nonsense",), 1, "top level: unknown key 'nonsense'. Known keys: experiment, target,"),
+        (("engine", "device"), "tpu", "engine.device: found 'tpu', allowed: 'cpu', 'cuda'."),
+        (("benchmark", "concurrency"), "four", "benchmark.concurrency: found 'four', expected array."),
+        (("experiment",), "../up", "experiment: '../up' does not match"),
+        (("servers", "spec", "arm"), "baseline", "servers: found 2 servers with arm 'baseline', expected exactly one."),
+        (("engine", "flags", "dtype"), [1], "engine.flags.dtype: found [1], expected one of string, number, boolean."),
+    ],
+)
+def test_a_fault_names_key_and_allowed_values(keys: tuple[str, ...], value: object, says: str) -> None:
+    config: Any = copy.deepcopy(DEFAULT)
+    place = config
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    assert any(line.startswith(says) for line in faults(config)), faults(config)
+
+
+def test_a_missing_key_is_named_with_its_meaning() -> None:
+    config = copy.deepcopy(DEFAULT)
+    del config["target"]["path"]
+    with pytest.raises(ConfigError, match=r"my.yaml: target: key 'path' is missing \(directory of the target checkpoint\)."):
+        check(config, "my.yaml")
+
+
+def test_all_faults_are_told_at_once() -> None:
+    config = DEFAULT | {"a": 1, "b": 2}
+    assert len(faults(config)) == 2
