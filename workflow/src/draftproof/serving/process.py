@@ -1,0 +1,154 @@
+"""Start a program under the guard, look at it, stop it; and notice when we ourselves are to stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+import psutil
+
+from draftproof.errors import ConfigError, MachineError
+from draftproof.serving import guard
+
+log = logging.getLogger(__name__)
+GUARD_EXTRA_S = guard.KILL_S + 5.0
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+class Stopped(Exception):
+    """A signal asked this command to stop; exit code 128 + its number, as a shell has it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+
+
+@dataclass(slots=True)
+class Guarded:
+    """A program running under the guard (draftproof.serving.guard)."""
+
+    name: str
+    grace_s: float
+    popen: subprocess.Popen[bytes]
+    control: int = field(repr=False)
+
+    @property
+    def pid(self) -> int:
+        """Pid of the guard; the program and all it starts are below it, and it ends after all of them."""
+        return self.popen.pid
+
+    def ended(self) -> int | None:
+        """Return the program's exit status (128 + n after signal n), or None while it runs."""
+        return self.popen.poll()
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the living processes below the guard."""
+        with suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.pid).children(recursive=True)
+        return []
+
+    def stop(self) -> int:
+        """End the program and everything below it within a bounded time; safe to repeat. Return its exit status."""
+        if self.control >= 0:
+            os.close(self.control)
+            self.control = -1
+        try:
+            return self.popen.wait(self.grace_s + GUARD_EXTRA_S)
+        except subprocess.TimeoutExpired:
+            left = self.processes()
+            log.error("%s: %d processes survive SIGKILL (%s)", self.name, len(left), left)
+            self.popen.kill()
+            return self.popen.wait()
+
+
+def start(
+    name: str,
+    command: Sequence[str],
+    *,
+    grace_s: float,
+    environment: Mapping[str, str] | None = None,
+    output: IO[bytes] | None = None,
+) -> Guarded:
+    """Start a command under the guard; its stdout and stderr go to `output`, or to ours when it is None."""
+    readable, writable = os.pipe()
+    try:
+        popen = subprocess.Popen(
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                str(Path(guard.__file__)),
+                str(readable),
+                str(grace_s),
+                *command,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=None if output is None else subprocess.STDOUT,
+            env=None if environment is None else dict(environment),
+            pass_fds=[readable],
+            start_new_session=True,
+        )
+    except OSError:
+        os.close(writable)
+        raise
+    finally:
+        os.close(readable)
+    return Guarded(name, grace_s, popen, writable)
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """Raise Stopped at the first SIGTERM, SIGHUP or SIGINT inside the block; later ones do not disturb the clean-up."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        for each in STOP_SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        raise Stopped(number)
+
+    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def owner_watch(pid: int | None) -> Callable[[], None]:
+    """Return a check that raises MachineError once process `pid` has ended; it looks at most once a second.
+
+    Raises ConfigError when there is no such process to begin with.
+    """
+    if pid is None:
+        return lambda: None
+    try:
+        owner = psutil.Process(pid)
+        owner.create_time()
+    except psutil.NoSuchProcess:
+        raise ConfigError(
+            f"no process {pid} to watch", "--owner", "Leave --owner out to run on your own."
+        ) from None
+    looked = time.monotonic()
+
+    def check() -> None:
+        nonlocal looked
+        if time.monotonic() - looked < 1.0:
+            return
+        looked = time.monotonic()
+        # is_running compares the start time too, so a pid used again does not count; a zombie has ended.
+        if not owner.is_running() or owner.status() == psutil.STATUS_ZOMBIE:
+            raise MachineError(
+                f"its owner, process {pid}, has ended", "serve", "The server was stopped."
+            )
+
+    return check
