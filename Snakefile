@@ -41,4 +41,6 @@ rule all:
 
 onerror:
     # Whatever was finished is worth seeing; a tracker that is away must not hide the real error.
-    shell("draftproof track --partial --results {RESULTS} --uri {TRACKING[uri]} --experiment {TRACKING[experiment]} || true")
+    shell(
+        "draftproof track --partial --results {RESULTS} --uri {TRACKING[uri]} --experiment {TRACKING[experiment]} || true"
+    )

@@ -30,13 +30,24 @@ def frozen(scratch: Path) -> list[str]:
 def hashes(names: Path, python: str, scratch: Path) -> dict[str, str]:
     """Return {name==version: hash} of the files pip would take for one Python version."""
     report = scratch / f"{python}.json"
-    command = [sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--no-deps", "--ignore-installed"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--dry-run",
+        "--no-deps",
+        "--ignore-installed",
+    ]
     command += ["--only-binary=:all:", f"--no-binary={SOURCE_ONLY}", "--python-version", python]
     command += ["--target", str(scratch / "target"), "--report", str(report), "-r", str(names)]
     subprocess.run(command, check=True)
     found = json.loads(report.read_text())["install"]
     return {
-        f"{item['metadata']['name']}=={item['metadata']['version']}": item["download_info"]["archive_info"]["hashes"]["sha256"]
+        f"{item['metadata']['name']}=={item['metadata']['version']}": item["download_info"][
+            "archive_info"
+        ]["hashes"]["sha256"]
         for item in found
     }
 
@@ -49,7 +60,11 @@ def main() -> None:
         given = sys.argv[1:]
         names.write_text(Path(given[0]).read_text() if given else "\n".join(frozen(scratch)))
         by_python = [hashes(names, python, scratch) for python in PYTHONS]
-    lines = ["# Made by `make lock` from requirements.in, for Python " + " and ".join(PYTHONS) + " on Linux x86-64."]
+    lines = [
+        "# Made by `make lock` from requirements.in, for Python "
+        + " and ".join(PYTHONS)
+        + " on Linux x86-64."
+    ]
     for requirement in sorted(by_python[0], key=str.lower):
         files = sorted({found[requirement] for found in by_python if requirement in found})
         lines.append(" ".join([requirement, *(f"--hash=sha256:{file}" for file in files)]))

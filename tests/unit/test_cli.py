@@ -12,10 +12,15 @@ from draftproof.errors import InputError
         (["accurracy"], "invalid choice: 'accurracy'"),
         (["preflight"], "the following arguments are required: --device"),
         (["preflight", "--device", "cpu", "--engine", "vllm==1"], "unknown engine 'vllm'"),
-        (["preflight", "--device", "cpu", "--engine", "sglang==0.4.0"], "no facts for sglang version '0.4.0'. Known versions:"),
+        (
+            ["preflight", "--device", "cpu", "--engine", "sglang==0.4.0"],
+            "no facts for sglang version '0.4.0'. Known versions:",
+        ),
     ],
 )
-def test_bad_usage_is_one_line_and_exit_2(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage_is_one_line_and_exit_2(
+    argv: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(argv) == 2
     shown = capsys.readouterr()
     assert says in shown.err
@@ -24,5 +29,8 @@ def test_bad_usage_is_one_line_and_exit_2(argv: list[str], says: str, capsys: py
 
 
 def test_an_error_says_where_what_and_fix() -> None:
-    assert str(InputError("truncated", "a.safetensors", "Copy it again.")) == "a.safetensors: truncated. Copy it again."
+    assert (
+        str(InputError("truncated", "a.safetensors", "Copy it again."))
+        == "a.safetensors: truncated. Copy it again."
+    )
     assert str(InputError("truncated.")) == "truncated."

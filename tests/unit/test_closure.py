@@ -35,7 +35,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("two/command.py", "Z = 3\n", False, True),
     ],
 )
-def test_digest_follows_the_import_closure(package: Path, file: str, text: str, one_changes: bool, two_changes: bool) -> None:
+def test_digest_follows_the_import_closure(
+    package: Path, file: str, text: str, one_changes: bool, two_changes: bool
+) -> None:
     before = [closure.code_digest(f"draftproof.{stage}.command") for stage in ("one", "two")]
     (package / file).write_text(text)
     after = [closure.code_digest(f"draftproof.{stage}.command") for stage in ("one", "two")]

@@ -14,7 +14,11 @@ ROOT = Path(__file__).parents[2]
 DEFAULT = yaml.safe_load((ROOT / "config.yaml").read_text())
 
 
-@pytest.mark.parametrize("path", [ROOT / "config.yaml", *sorted((ROOT / "workflow/presets").glob("*.yaml"))], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [ROOT / "config.yaml", *sorted((ROOT / "workflow/presets").glob("*.yaml"))],
+    ids=lambda path: path.name,
+)
 def test_shipped_experiments_are_right(path: Path) -> None:
     assert faults(yaml.safe_load(path.read_text())) == []
 
@@ -22,16 +26,34 @@ def test_shipped_experiments_are_right(path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "value", "says"),
     [
-        (("benchmark", "concurency"), [1], "benchmark: unknown key 'concurency'. Did you mean 'concurrency'?"),
+        (
+            ("benchmark", "concurency"),
+            [1],
+            "benchmark: unknown key 'concurency'. Did you mean 'concurrency'?",
+        ),
         (("nonsense",), 1, "top level: unknown key 'nonsense'. Known keys: experiment, target,"),
         (("engine", "device"), "tpu", "engine.device: found 'tpu', allowed: 'cpu', 'cuda'."),
-        (("benchmark", "concurrency"), "four", "benchmark.concurrency: found 'four', expected array."),
+        (
+            ("benchmark", "concurrency"),
+            "four",
+            "benchmark.concurrency: found 'four', expected array.",
+        ),
         (("experiment",), "../up", "experiment: '../up' does not match"),
-        (("servers", "spec", "arm"), "baseline", "servers: found 2 servers with arm 'baseline', expected exactly one."),
-        (("engine", "flags", "dtype"), [1], "engine.flags.dtype: found [1], expected one of string, number, boolean."),
+        (
+            ("servers", "spec", "arm"),
+            "baseline",
+            "servers: found 2 servers with arm 'baseline', expected exactly one.",
+        ),
+        (
+            ("engine", "flags", "dtype"),
+            [1],
+            "engine.flags.dtype: found [1], expected one of string, number, boolean.",
+        ),
     ],
 )
-def test_a_fault_names_key_and_allowed_values(keys: tuple[str, ...], value: object, says: str) -> None:
+def test_a_fault_names_key_and_allowed_values(
+    keys: tuple[str, ...], value: object, says: str
+) -> None:
     config: Any = copy.deepcopy(DEFAULT)
     place = config
     for key in keys[:-1]:
@@ -43,7 +65,10 @@ def test_a_fault_names_key_and_allowed_values(keys: tuple[str, ...], value: obje
 def test_a_missing_key_is_named_with_its_meaning() -> None:
     config = copy.deepcopy(DEFAULT)
     del config["target"]["path"]
-    with pytest.raises(ConfigError, match=r"my.yaml: target: key 'path' is missing \(directory of the target checkpoint\)."):
+    with pytest.raises(
+        ConfigError,
+        match=r"my.yaml: target: key 'path' is missing \(directory of the target checkpoint\).",
+    ):
         check(config, "my.yaml")
 
 

@@ -8,9 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftproof.errors import InputError
-from draftproof.files import digest, read_json, read_result, whole_directory, write_result, write_text
+from draftproof.files import (
+    digest,
+    read_json,
+    read_result,
+    whole_directory,
+    write_result,
+    write_text,
+)
 
-PREFLIGHT = {"schema": "draftproof/preflight/1", "status": "pass", "device": "cpu", "engine": "sglang==0.5.23", "checks": []}
+PREFLIGHT = {
+    "schema": "draftproof/preflight/1",
+    "status": "pass",
+    "device": "cpu",
+    "engine": "sglang==0.5.23",
+    "checks": [],
+}
 
 
 def test_result_round_trips(tmp_path: Path) -> None:
@@ -34,7 +47,9 @@ def test_a_stage_cannot_write_what_breaks_its_schema(tmp_path: Path) -> None:
         ("[" * 100_000, "not readable as JSON"),
     ],
 )
-def test_reading_what_is_no_result_says_what_was_found(tmp_path: Path, text: str, says: str) -> None:
+def test_reading_what_is_no_result_says_what_was_found(
+    tmp_path: Path, text: str, says: str
+) -> None:
     path = tmp_path / "preflight.json"
     path.write_text(text)
     with pytest.raises(InputError, match=says) as caught:

@@ -62,12 +62,16 @@ def test_every_schema_is_a_schema_and_is_strict() -> None:
 
 
 def test_modules_stay_small() -> None:
-    long = {name: n for name, path in MODULES.items() if (n := len(path.read_text().splitlines())) > 350}
+    long = {
+        name: n for name, path in MODULES.items() if (n := len(path.read_text().splitlines())) > 350
+    }
     assert not long
 
 
 def test_relative_paths_only_in_committed_text() -> None:
-    listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, cwd=ROOT, check=False)
+    listed = subprocess.run(
+        ["git", "ls-files"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
     root = ROOT.parents[2]
     for name in listed.stdout.splitlines():
         path = root / "workflow/src/draftproof" / name

@@ -10,7 +10,10 @@ from draftproof.errors import DraftproofError
 from draftproof.experiment import check
 
 try:
-    check(config, " + ".join(map(str, workflow.config_settings.configfiles)) or "config.yaml")
+    check(
+        config,
+        " + ".join(map(str, workflow.config_settings.configfiles)) or "config.yaml",
+    )
 except DraftproofError as error:
     print(error, file=sys.stderr)
     sys.exit(2)
@@ -31,13 +34,20 @@ if config.get("container", {}).get("image"):
 
 def checkpoint_files(directory):
     """Return what a rule watches of a checkpoint: its JSON and weight files."""
-    found = sorted(str(path) for suffix in ("json", "safetensors") for path in Path(directory).glob(f"*.{suffix}"))
+    found = sorted(
+        str(path)
+        for suffix in ("json", "safetensors")
+        for path in Path(directory).glob(f"*.{suffix}")
+    )
     return found or [f"{directory}/config.json"]
 
 
 for key, directory in {"target.path": TARGET, "draft.path": DRAFT}.items():
     if directory != DEMO_TARGET and not Path(directory).is_dir():
-        print(f"{key}: no such directory: {directory}. Give the folder with config.json and the weights.", file=sys.stderr)
+        print(
+            f"{key}: no such directory: {directory}. Give the folder with config.json and the weights.",
+            file=sys.stderr,
+        )
         sys.exit(2)
 
 
@@ -46,7 +56,9 @@ rule demo_target:
     input:
         script="workflow/demo/target.py",
     output:
-        multiext(f"{DEMO_TARGET}/", "config.json", "model.safetensors", "tokenizer.json"),
+        multiext(
+            f"{DEMO_TARGET}/", "config.json", "model.safetensors", "tokenizer.json"
+        ),
     log:
         "results/models/logs/demo_target.log",
     params:

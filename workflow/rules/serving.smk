@@ -14,7 +14,10 @@ def server_flags(wildcards):
 
 def server_environment(wildcards):
     """Return the environment of a server, as JSON: that of every server, then its own."""
-    return json.dumps(config["engine"].get("environment", {}) | SERVERS[wildcards.server].get("environment", {}))
+    return json.dumps(
+        config["engine"].get("environment", {})
+        | SERVERS[wildcards.server].get("environment", {})
+    )
 
 
 rule server:

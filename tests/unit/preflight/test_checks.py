@@ -9,14 +9,18 @@ import pytest
 from draftproof.cli import main
 from draftproof.preflight import checks
 
-HERE = checks.Experiment(engine_name="sglang", engine_version="0.5.23", device="cpu", folder=Path.cwd())
+HERE = checks.Experiment(
+    engine_name="sglang", engine_version="0.5.23", device="cpu", folder=Path.cwd()
+)
 
 
 def test_this_machine_can_run_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "preflight.json"
     assert main(["preflight", "--device", "cpu", "--json", str(out)]) == 0
     answer = json.loads(out.read_text())
-    assert [check["id"] for check in answer["checks"]] == [line.split()[1] for line in capsys.readouterr().out.splitlines()]
+    assert [check["id"] for check in answer["checks"]] == [
+        line.split()[1] for line in capsys.readouterr().out.splitlines()
+    ]
     assert answer["status"] in {"pass", "warn"}
 
 
@@ -25,7 +29,9 @@ def test_another_engine_version_is_refused() -> None:
     assert (check.status, check.evidence) == ("fail", {"found": "0.5.23", "pinned": "0.5.0"})
 
 
-def test_a_variable_that_fakes_acceptance_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_variable_that_fakes_acceptance_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("SGLANG_SIMULATE_ACC_LEN", "3")
     check = checks.stray_environment(HERE)
     assert check.status == "fail"

@@ -15,9 +15,15 @@ from draftproof.errors import ConfigError, DraftproofError
 # command: (module with configure(parser) and run(args) -> exit code, the question it answers)
 COMMANDS = {
     "preflight": ("draftproof.preflight.command", "Can this machine run the experiment at all?"),
-    "validate": ("draftproof.checkpoint.validate", "Will the engine read this draft as it was trained?"),
+    "validate": (
+        "draftproof.checkpoint.validate",
+        "Will the engine read this draft as it was trained?",
+    ),
     "convert": ("draftproof.checkpoint.convert", "Write the checkpoint that is served, or refuse."),
-    "capture": ("draftproof.capture.command", "What does the target say and feel on these prompts?"),
+    "capture": (
+        "draftproof.capture.command",
+        "What does the target say and feel on these prompts?",
+    ),
     "accuracy": ("draftproof.accuracy.command", "How many draft tokens would be accepted?"),
     "serve": ("draftproof.serving.command", "Does the server run with the settings asked for?"),
     "bench": ("draftproof.benchmark.command", "How fast is it, and is the text the same?"),
@@ -46,9 +52,15 @@ def top_parser() -> Parser:
         epilog=f"commands:\n{listing}\n\nexample:\n  draftproof validate --draft DIR --target DIR",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-v", "--verbose", action="count", default=0, help="more on stderr; -vv opens the libraries")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="write what goes to stderr to this file too")
-    parser.add_argument("command", choices=COMMANDS, metavar="command", help="one of the commands below")
+    parser.add_argument(
+        "-v", "--verbose", action="count", default=0, help="more on stderr; -vv opens the libraries"
+    )
+    parser.add_argument(
+        "--log", type=Path, metavar="FILE", help="write what goes to stderr to this file too"
+    )
+    parser.add_argument(
+        "command", choices=COMMANDS, metavar="command", help="one of the commands below"
+    )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 

@@ -25,7 +25,9 @@ def facts(engine: str, part: str) -> dict[str, Any]:
     path = ROOT / name / f"{part}.yaml"
     if not path.is_file():
         known = sorted(p.name for p in ROOT.iterdir() if p.is_dir() and not p.name.startswith("_"))
-        raise ConfigError(f"unknown engine {name!r}", "engine", f"Known engines: {', '.join(known)}.")
+        raise ConfigError(
+            f"unknown engine {name!r}", "engine", f"Known engines: {', '.join(known)}."
+        )
     versions: dict[str, Any] = yaml.safe_load(path.read_text())["versions"]
     if version not in versions:
         raise ConfigError(

@@ -68,7 +68,11 @@ def engine_version(experiment: Experiment) -> Check:
             fix="Run `make install`, or use an image that has it.",
         )
     status: Status = "pass" if found == experiment.engine_version else "fail"
-    fix = "" if status == "pass" else f"Install {pinned}, or change engine.version in the experiment file."
+    fix = (
+        ""
+        if status == "pass"
+        else f"Install {pinned}, or change engine.version in the experiment file."
+    )
     return Check(
         id="engine.version",
         status=status,
@@ -83,7 +87,11 @@ def kernels(experiment: Experiment) -> Check:
     if experiment.device != "cpu":
         return Check(id="engine.kernels", status="skipped", message="CPU servers only")
     foreign = cpu_engine.foreign_sgl_kernel()
-    message = f"the installed sgl_kernel is used ({foreign})" if foreign else "draftproof's CPU engine is used"
+    message = (
+        f"the installed sgl_kernel is used ({foreign})"
+        if foreign
+        else "draftproof's CPU engine is used"
+    )
     return Check(id="engine.kernels", status="pass", message=message)
 
 
@@ -120,19 +128,30 @@ def memory(_: Experiment) -> Check:
     import psutil
 
     free = psutil.virtual_memory().available
-    return at_least("machine.memory", "free memory", free, MIN_FREE_MEMORY_BYTES, "Stop other programs.")
+    return at_least(
+        "machine.memory", "free memory", free, MIN_FREE_MEMORY_BYTES, "Stop other programs."
+    )
 
 
 def disk(experiment: Experiment) -> Check:
     """Compare the free disk space under the results with what hidden states need."""
     free = shutil.disk_usage(experiment.folder).free
-    return at_least("machine.disk", "free disk space", free, MIN_FREE_DISK_BYTES, "Free some, or move results/.")
+    return at_least(
+        "machine.disk", "free disk space", free, MIN_FREE_DISK_BYTES, "Free some, or move results/."
+    )
 
 
 def shared_memory(_: Experiment) -> Check:
     """Compare /dev/shm with what the engine's workers need."""
     size = shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else 0
-    return at_least("machine.shm", "size of /dev/shm", size, MIN_SHM_BYTES, "Give the container a larger /dev/shm.", "warn")
+    return at_least(
+        "machine.shm",
+        "size of /dev/shm",
+        size,
+        MIN_SHM_BYTES,
+        "Give the container a larger /dev/shm.",
+        "warn",
+    )
 
 
 def open_files(_: Experiment) -> Check:
@@ -140,14 +159,23 @@ def open_files(_: Experiment) -> Check:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     status: Status = "pass" if hard == resource.RLIM_INFINITY or hard >= MIN_OPEN_FILES else "warn"
     fix = "" if status == "pass" else f"Raise the hard limit to {MIN_OPEN_FILES} (ulimit -Hn)."
-    return Check(id="machine.open-files", status=status, message=f"open files: soft {soft}, hard {hard}", fix=fix)
+    return Check(
+        id="machine.open-files",
+        status=status,
+        message=f"open files: soft {soft}, hard {hard}",
+        fix=fix,
+    )
 
 
 def stray_environment(_: Experiment) -> Check:
     """Name variables that would silently change what the benchmark means."""
     found = {name: why for name, why in STRAY_VARIABLES.items() if os.environ.get(name)}
     if not found:
-        return Check(id="machine.environment", status="pass", message="no variable that changes the measurement is set")
+        return Check(
+            id="machine.environment",
+            status="pass",
+            message="no variable that changes the measurement is set",
+        )
     listing = "; ".join(f"{name} {why}" for name, why in found.items())
     return Check(
         id="machine.environment",
@@ -158,7 +186,9 @@ def stray_environment(_: Experiment) -> Check:
     )
 
 
-def at_least(id: str, what: str, found: int, needed: int, fix: str, otherwise: Status = "fail") -> Check:
+def at_least(
+    id: str, what: str, found: int, needed: int, fix: str, otherwise: Status = "fail"
+) -> Check:
     """Return a check that passes when found (bytes) reaches needed."""
     enough = found >= needed
     return Check(

@@ -20,7 +20,9 @@ MARKS = {"pass": "ok", "warn": "WARN", "fail": "FAIL", "skipped": "-"}
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--engine", default=DEFAULT_ENGINE, help="engine and version (default: %(default)s)")
+    parser.add_argument(
+        "--engine", default=DEFAULT_ENGINE, help="engine and version (default: %(default)s)"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the answer here too")
 
@@ -30,7 +32,9 @@ def run(args: argparse.Namespace) -> int:
     facts(args.engine, "checkpoint")
     name, _, version = args.engine.partition("==")
     folder = next(path for path in (args.json or Path.cwd()).absolute().parents if path.is_dir())
-    experiment = Experiment(engine_name=name, engine_version=version, device=args.device, folder=folder)
+    experiment = Experiment(
+        engine_name=name, engine_version=version, device=args.device, folder=folder
+    )
     checks = list(run_checks(experiment))
     statuses = {check["status"] for check in checks}
     status = "fail" if "fail" in statuses else "warn" if "warn" in statuses else "pass"
