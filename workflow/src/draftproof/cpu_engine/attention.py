@@ -1,0 +1,68 @@
+"""Attention over the paged KV cache with torch's scaled_dot_product_attention.
+
+Queries are [tokens, query heads, head size]; KV buffers [slots, KV heads, head size]. The value's head size may differ
+from the key's (multi-head latent attention), and so may their dtype from the query's.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from draftproof.cpu_engine.visibility import RaggedBatch, UniformBatch
+
+
+def attend_uniform(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    batch: UniformBatch,
+    *,
+    scale: float,
+    window: int | None = None,
+) -> Tensor:
+    """Attend all sequences of a uniform batch in one padded call; returns [tokens, query heads * value head size]."""
+    sequences, queries, _ = batch.visible.shape
+    mask = batch.mask(window, query.dtype)
+    output = scaled_dot_product_attention(
+        query.view(sequences, queries, *query.shape[1:]).transpose(1, 2),
+        _gather(keys, batch.slots, sequences, query.dtype),
+        _gather(values, batch.slots, sequences, query.dtype),
+        attn_mask=mask,
+        scale=scale,
+        enable_gqa=query.shape[1] != keys.shape[1],
+    )
+    return output.transpose(1, 2).reshape(len(query), -1)
+
+
+def attend_ragged(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    batch: RaggedBatch,
+    *,
+    scale: float,
+    window: int | None = None,
+) -> Tensor:
+    """Attend a ragged batch, sequence by sequence; returns [tokens, query heads * value head size]."""
+    outputs = []
+    for segment in batch.segments:
+        mask = segment.mask(window)
+        output = scaled_dot_product_attention(
+            query[segment.start : segment.end].transpose(0, 1).unsqueeze(0),
+            _gather(keys, segment.slots, 1, query.dtype),
+            _gather(values, segment.slots, 1, query.dtype),
+            attn_mask=mask,
+            is_causal=mask is None,
+            scale=scale,
+            enable_gqa=query.shape[1] != keys.shape[1],
+        )
+        outputs.append(output.squeeze(0).transpose(0, 1))
+    return torch.cat(outputs).flatten(1)
+
+
+def _gather(buffer: Tensor, slots: Tensor, sequences: int, dtype: torch.dtype) -> Tensor:
+    """Return the rows of `slots` as [sequences, heads, keys, head size]; index_select beats indexing several times."""
+    rows = buffer.index_select(0, slots).to(dtype)
+    return rows.view(sequences, -1, *buffer.shape[1:]).transpose(1, 2)
