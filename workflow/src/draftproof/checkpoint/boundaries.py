@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from draftproof.checkpoint.configuration import architecture, size
 from draftproof.engines import facts
 from draftproof.errors import InputError
 
@@ -19,42 +20,40 @@ TEXT_CONFIG_KEYS = ("text_config", "llm_config", "language_config", "thinker_con
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the part of a target's config that describes its language model."""
-    for key in TEXT_CONFIG_KEYS:
-        nested = config.get(key)
-        if isinstance(nested, Mapping):
-            return text_config(nested)
+    while nested := [config[k] for k in TEXT_CONFIG_KEYS if isinstance(config.get(k), Mapping)]:
+        config = nested[0]
     return config
 
 
 def layer_count(target_config: Mapping[str, Any]) -> int:
     """Return the target's number of layers; raises InputError when its config does not say."""
-    count = text_config(target_config).get("num_hidden_layers")
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise InputError(f"num_hidden_layers is {count!r}, not a number of layers", "target config")
+    count = size(text_config(target_config), "num_hidden_layers")
+    if count is None:
+        raise InputError("num_hidden_layers is missing or no number of layers", "target config")
     return count
 
 
 def target_architecture(target_config: Mapping[str, Any]) -> str:
     """Return the target's architecture; raises InputError when its config names none."""
-    names = target_config.get("architectures")
-    if isinstance(names, list) and names and isinstance(names[0], str):
-        return names[0]
-    raise InputError("the key architectures is missing or empty", "target config")
+    name = architecture(target_config)
+    if name is None:
+        raise InputError("the key architectures is missing or empty", "target config")
+    return name
 
 
-def target_facts(engine: str, architecture: str) -> Mapping[str, Any]:
+def target_facts(engine: str, target: str) -> Mapping[str, Any]:
     """Return what the engine does for this target: rule, default_shift, captures_last, source.
 
     Raises InputError when the engine cannot hand out this target's hidden states.
     """
     known: Mapping[str, Mapping[str, Any]] = facts(engine, "checkpoint")["targets"]
-    if architecture not in known:
+    if target not in known:
         raise InputError(
-            f"{engine} captures no hidden states for EAGLE-3 from the target architecture {architecture}",
+            f"{engine} captures no hidden states for EAGLE-3 from the target architecture {target}",
             "target config",
             "Use a target of a supported architecture: see targets in engines/sglang/checkpoint.yaml.",
         )
-    return known[architecture]
+    return known[target]
 
 
 def boundaries_of_ids(

@@ -1,0 +1,96 @@
+"""What validation has to say: findings, and the registry of rules that make them.
+
+A rule is a function over a `Pair` with an id that never changes, one severity, and the source of the fact behind it. Its
+docstring is its meaning. It yields a `Fault` per place where it fires.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from draftproof.checkpoint.pair import Pair
+
+Severity = Literal["error", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+DEEPEST = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One place where a rule fires: what it is about, what is wrong, the figures behind it, what to do."""
+
+    subject: str
+    message: str
+    fix: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """``layout``: the rule reads tensors by the engine's names, so it waits for a draft that has them."""
+
+    id: str
+    severity: Severity
+    source: str
+    layout: bool
+    check: Callable[[Pair], Iterable[Fault]]
+
+    @property
+    def meaning(self) -> str:
+        """Return what the rule says, for the page that lists all rules."""
+        return (self.check.__doc__ or "").strip()
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(
+    id: str, severity: Severity, source: str, *, layout: bool = False
+) -> Callable[[Callable[[Pair], Iterable[Fault]]], Callable[[Pair], Iterable[Fault]]]:
+    """Register the decorated function as a rule."""
+
+    def register(check: Callable[[Pair], Iterable[Fault]]) -> Callable[[Pair], Iterable[Fault]]:
+        if id in RULES:
+            raise ValueError(f"two rules are called {id}")
+        RULES[id] = Rule(id=id, severity=severity, source=source, layout=layout, check=check)
+        return check
+
+    return register
+
+
+def findings(pair: Pair) -> list[dict[str, Any]]:
+    """Return every finding on the pair, worst first, as in validation.json."""
+    found = [
+        {
+            "id": rule.id,
+            "severity": rule.severity,
+            "subject": printable(fault.subject),
+            "message": printable(fault.message),
+            "evidence": plain(fault.evidence),
+            "fix": printable(fault.fix),
+        }
+        for rule in RULES.values()
+        if pair.layout_known or not rule.layout
+        for fault in rule.check(pair)
+    ]
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding["severity"]))
+
+
+def printable(text: str) -> str:
+    """Return text on one line that any terminal and any file can take."""
+    return " ".join(text.encode("utf-8", "backslashreplace").decode().split())
+
+
+def plain(value: Any, depth: int = DEEPEST) -> Any:
+    """Return value as JSON that every reader takes: no NaN, no infinity, no endless nesting."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(k): plain(v, depth - 1) for k, v in value.items()} if depth else "..."
+    if isinstance(value, list | tuple):
+        return [plain(item, depth - 1) for item in value] if depth else "..."
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,14 @@
+"""The rules, by subject. Importing this package registers them all, in the order in which they are shown."""
+
+from draftproof.checkpoint.rules import (
+    config,
+    meaning,
+    rope,
+    target,
+    tensors,
+    values,
+    vocabulary,
+    wiring,
+)
+
+__all__ = ["config", "meaning", "rope", "target", "tensors", "values", "vocabulary", "wiring"]

@@ -1,0 +1,93 @@
+"""Rules on rotary positions and context length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from draftproof.checkpoint.configuration import Config, context_length, size
+from draftproof.checkpoint.effective import rope_of
+from draftproof.checkpoint.findings import Fault, rule
+from draftproof.checkpoint.pair import Pair
+
+READ = "transformers/modeling_rope_utils.py; sglang models/llama.py, LlamaDecoderLayer.__init__"
+KEYS = ("rope_theta", "rope_parameters", "rope_scaling")
+
+
+@rule("rope.type", "error", "layers/rotary_embedding/factory.py, get_rope", layout=True)
+def kind(pair: Pair) -> Iterator[Fault]:
+    """The engine knows no rotary scaling of this name."""
+    known = pair.facts["llama"]["rope_types"]
+    if pair.effective.rope.value["type"] not in known:
+        yield Fault(
+            subject="rope",
+            message=f"the engine knows no rope type {pair.effective.rope.value['type'][:60]!r}",
+            evidence={"known": known},
+            fix="Write the type the draft was trained with.",
+        )
+
+
+@rule("rope.missing", "warning", READ, layout=True)
+def missing(pair: Pair) -> Iterator[Fault]:
+    """The draft says nothing of rotary positions, so the engine uses theta 10000, while the target has another."""
+    target, used = _targets(pair), pair.effective.rope.value
+    if target and not any(pair.draft.get(key) for key in KEYS) and target["theta"] != used["theta"]:
+        yield Fault(
+            subject="rope_theta",
+            message=f"rope_theta is missing: the engine uses {used['theta']:g}, the target has {target['theta']:g}",
+            evidence={"used": used, "target": target},
+            fix="Right if the draft was trained so; else write the theta of its training.",
+        )
+
+
+@rule("rope.differs", "warning", READ, layout=True)
+def differs(pair: Pair) -> Iterator[Fault]:
+    """The draft's rotary positions are not the target's."""
+    target, used = _targets(pair), pair.effective.rope.value
+    if target and any(pair.draft.get(key) for key in KEYS) and dict(target) != dict(used):
+        yield Fault(
+            subject="rope",
+            message=f"rope of the draft ({_short(used)}) is not the target's ({_short(target)})",
+            evidence={"used": used, "target": target},
+            fix="Right if the draft was trained so; else write what it was trained with.",
+        )
+
+
+@rule(
+    "target.context-length",
+    "warning",
+    "configs/model_config.py, _derive_context_length",
+    layout=True,
+)
+def too_short(pair: Pair) -> Iterator[Fault]:
+    """The draft's context is shorter than the target's; the engine refuses to start as it is."""
+    keys = pair.facts["context_length_keys"]
+    whole = dict(pair.facts["llama"]["config_defaults"])
+    defaulted = {"max_position_embeddings": whole["max_position_embeddings"], **pair.draft}
+    own = context_length(defaulted, keys, pair.effective.rope.value)
+    target = context_length(pair.target_text, keys, _rope(pair.target_text))
+    if own and target and own < target:
+        yield Fault(
+            subject="max_position_embeddings",
+            message=f"the draft's context is {own} tokens, the target's {target}: the engine does not start",
+            evidence={"draft": own, "target": target},
+            fix=f"Serve with context-length {own}, or raise max_position_embeddings if its rope allows, or set"
+            " SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1.",
+        )
+
+
+def _rope(config: Config) -> Mapping[str, Any]:
+    return rope_of(config, 0.0, size(config, "max_position_embeddings")).value
+
+
+def _targets(pair: Pair) -> Mapping[str, Any] | None:
+    """Return the target's rope, or None when its config leaves theta to a default that is not known here."""
+    found = _rope(pair.target_text)
+    return found if found["theta"] else None
+
+
+def _short(rope: Mapping[str, Any]) -> str:
+    factor = (rope["scaling"] or {}).get("factor")
+    return f"{rope['type'][:20]}, theta {rope['theta']:g}" + (
+        f", factor {factor}" if factor else ""
+    )

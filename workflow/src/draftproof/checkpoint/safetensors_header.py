@@ -1,0 +1,163 @@
+"""Read the header of one safetensors file strictly, without its values, and say what is wrong with it.
+
+The format: 8 bytes with the header's length, the header (JSON: name -> dtype, shape, data_offsets), the values without
+gaps or overlaps (https://github.com/huggingface/safetensors, "Format"). Every fault is an InputError naming the file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from draftproof.errors import InputError
+
+LENGTH_BYTES = 8
+MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
+MAX_DIMENSION = 2**63
+BITS = {
+    **dict.fromkeys(("F4", "F4_E2M1"), 4),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
+    **dict.fromkeys(("F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
+}
+FETCH = "Fetch the file again."
+# What stands in place of weights after a clone without LFS, or a download of an error page.
+IMPOSTORS = {
+    b"version https://git-lfs": ("is a Git-LFS pointer, not the weights", "Run git lfs pull."),
+    b"<!DOCTYPE": ("is an HTML page, not weights", FETCH),
+    b"<html": ("is an HTML page, not weights", FETCH),
+    b"PK\x03\x04": (
+        "is a zip archive (a pickled torch file?), not safetensors",
+        "Save the weights as safetensors.",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """Where a tensor's values lie: bytes ``begin`` to ``end`` of the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    path: Path
+    begin: int
+    end: int
+
+
+def read_header(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file by name, in the header's order."""
+    where = str(path)
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as stream:
+            start = stream.read(64)
+            header_bytes = _header_length(start, size, where)
+            stream.seek(LENGTH_BYTES)
+            header = _parse(stream.read(header_bytes), where)
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", where) from None
+    base = LENGTH_BYTES + header_bytes
+    tensors = {
+        name: _tensor(name, entry, path, base)
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }
+    _check_layout(list(tensors.values()), base, size, where)
+    return tensors
+
+
+def _header_length(start: bytes, size: int, where: str) -> int:
+    for magic, (what, fix) in IMPOSTORS.items():
+        if start.startswith(magic):
+            raise InputError(what, where, fix)
+    if size < LENGTH_BYTES:
+        raise InputError(f"is {size} bytes long, too short for safetensors", where, FETCH)
+    length = int.from_bytes(start[:LENGTH_BYTES], "little")
+    if length > MAX_HEADER_BYTES:
+        raise InputError(
+            f"its first 8 bytes announce a header of {length} bytes; this is no safetensors file",
+            where,
+            FETCH,
+        )
+    if length > size - LENGTH_BYTES:
+        raise InputError(
+            f"is cut off inside its header: {size} bytes of at least {LENGTH_BYTES + length}",
+            where,
+            FETCH,
+        )
+    return length
+
+
+def _parse(raw: bytes, where: str) -> Mapping[str, Any]:
+    def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise InputError(f"its header holds the key {key!r} twice", where, FETCH)
+            found[key] = value
+        return found
+
+    try:
+        header = json.loads(raw.decode("utf-8"), object_pairs_hook=without_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"its header is not JSON ({str(error)[:100]})", where, FETCH) from None
+    if not isinstance(header, dict):
+        raise InputError("its header is no JSON object", where, FETCH)
+    metadata = header.get("__metadata__", {})
+    if not isinstance(metadata, dict) or any(not isinstance(v, str) for v in metadata.values()):
+        raise InputError("its __metadata__ is not a map of strings", where, FETCH)
+    return header
+
+
+def _natural(value: object) -> bool:
+    return type(value) is int and 0 <= value < MAX_DIMENSION
+
+
+def _tensor(name: str, entry: object, path: Path, base: int) -> Tensor:
+    def wrong(what: str) -> InputError:
+        return InputError(f"tensor {name[:200]!r} {what}", str(path), FETCH)
+
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise wrong("is not described by exactly dtype, shape and data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in BITS:
+        raise wrong(f"has the unknown dtype {str(dtype)[:40]!r}")
+    if not isinstance(shape, list) or not all(map(_natural, shape)):
+        raise wrong(f"has the shape {str(shape)[:80]}, not a list of sizes")
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_natural, offsets)):
+        raise wrong(f"has the data_offsets {str(offsets)[:80]}, not [begin, end]")
+    begin, end = offsets
+    bits = math.prod(shape) * BITS[dtype]
+    if bits % 8 or end - begin != bits // 8:
+        raise wrong(
+            f"holds {end - begin} bytes, but {dtype} {str(shape)[:80]} needs {str(-(-bits // 8))[:40]}"
+        )
+    return Tensor(
+        name=name, dtype=dtype, shape=tuple(shape), path=path, begin=base + begin, end=base + end
+    )
+
+
+def _check_layout(tensors: list[Tensor], base: int, size: int, where: str) -> None:
+    """Raise InputError unless the tensors cover the file from the header's end to the file's end exactly once."""
+    position, before = base, "the header"
+    for tensor in sorted(tensors, key=lambda t: (t.begin, t.end)):
+        if tensor.begin != position:
+            fault = "a gap" if tensor.begin > position else "an overlap"
+            raise InputError(
+                f"{fault} of {abs(tensor.begin - position)} bytes between {before[:200]} and {tensor.name[:200]!r}",
+                where,
+                FETCH,
+            )
+        position, before = tensor.end, repr(tensor.name)
+    if size < position:
+        raise InputError(f"is cut off: {size} bytes of {position}", where, FETCH)
+    if size > position:
+        raise InputError(f"has {size - position} bytes behind the last tensor", where, FETCH)
