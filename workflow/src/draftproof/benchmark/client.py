@@ -127,12 +127,14 @@ class Client:
             else f"{answer.status_code} {answer.text.strip()[:200]}"
         )
 
-    async def generate(self, ask: Ask) -> Reply:
+    async def generate(self, ask: Ask, reply: Reply | None = None) -> Reply:
         """Run one request to its end. A request that fails is a reply with `error` set, holding what came before.
+
+        A reply given is filled while the tokens come, so that others can watch it.
 
         Raises ServerGone when no connection could be made at all.
         """
-        reply = Reply()
+        reply = Reply() if reply is None else reply
         try:
             async with self.http.stream("POST", "/generate", json=ask.body()) as answer:
                 if answer.status_code != httpx.codes.OK:
@@ -184,6 +186,10 @@ async def connect(url: str, *, silence_s: float = 600.0) -> AsyncIterator[Client
     timeout = httpx.Timeout(silence_s, connect=CONNECT_S, pool=None)
     # The server is on this machine or named by hand: proxies of the environment are not for it.
     async with httpx.AsyncClient(
-        base_url=url, timeout=timeout, trust_env=False, limits=httpx.Limits(max_connections=None)
+        base_url=url,
+        timeout=timeout,
+        trust_env=False,
+        verify=url.startswith("https:"),  # reading the certificates takes longer than a request
+        limits=httpx.Limits(max_connections=None),
     ) as http:
         yield Client(http)

@@ -20,29 +20,31 @@ async def closed_loop(
 
     Raises ServerGone when nothing answers any more; the other requests are then abandoned.
     """
-    answers: dict[int, tuple[float, Reply]] = {}
+    answers = [(0.0, Reply()) for _ in asks]
     waiting = iter(enumerate(asks))
 
     async def user() -> None:
         for i, ask in waiting:
-            start_s = time.perf_counter()
-            answers[i] = (start_s, await client.generate(ask))
+            reply = answers[i][1]
+            answers[i] = (time.perf_counter(), reply)
+            await client.generate(ask, reply)
 
     users = [asyncio.create_task(user()) for _ in range(min(concurrency, len(asks)))]
-    storyteller = asyncio.create_task(tell(answers, len(asks), what))
+    storyteller = asyncio.create_task(tell(answers, what))
     try:
         await asyncio.gather(*users)
     finally:
         for task in (*users, storyteller):
             task.cancel()
-    return [answers[i] for i in range(len(asks))]
+    return answers
 
 
-async def tell(answers: dict[int, tuple[float, Reply]], total: int, what: str) -> None:
+async def tell(answers: Sequence[tuple[float, Reply]], what: str) -> None:
     """Log how far the load is, every 15 seconds."""
     begun = time.perf_counter()
     while True:
         await asyncio.sleep(LINE_EVERY_S)
-        passed = time.perf_counter() - begun
-        tokens = sum(len(reply.output_ids) for _, reply in answers.values())
-        log.info("%s: %d of %d requests, %.1f tokens/s", what, len(answers), total, tokens / passed)
+        ended = sum(reply.end_s > 0 for _, reply in answers)
+        tokens = sum(len(reply.output_ids) for _, reply in answers)
+        speed = tokens / (time.perf_counter() - begun)
+        log.info("%s: %d of %d requests, %.1f tokens/s", what, ended, len(answers), speed)

@@ -2,11 +2,11 @@
 
 Run as a script (``python -I -S guard.py CONTROL GRACE_S PROGRAM ARGUMENT ...``); standard library only, so that
 it is up in milliseconds. The guard is a child subreaper: whatever the program starts, even in a session of its
-own, stays below the guard in the process tree. It stops the program when the pipe CONTROL is closed, which the
-kernel does for it when its user is killed with SIGKILL, or when it gets SIGTERM or SIGINT itself: SIGTERM to the
-program, GRACE_S seconds to end by itself, SIGKILL to every process below the guard. The same clean-up follows
-when the program ends by its own. The guard's exit status is the program's (128 + n after signal n), and it
-exits only when no process is left below it.
+own, stays below the guard in the process tree. It stops the program when a byte is written to the pipe CONTROL, or
+when it gets SIGTERM or SIGINT itself: SIGTERM to the program, GRACE_S seconds to end by itself, SIGKILL to every process
+below the guard. When CONTROL is closed without a byte, its user is dead (the kernel closes the pipe even after
+SIGKILL), and the same happens with 3 seconds. The same clean-up follows when the program ends by its own. The
+guard's exit status is the program's (128 + n after signal n), and it exits only when no process is left below it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from types import FrameType
 
 POLL_S = 0.1
 KILL_S = 10.0
+ORPHAN_GRACE_S = 3.0
 CANNOT_RUN = 127
+HANDLED = (signal.SIGTERM, signal.SIGINT)
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
@@ -82,15 +84,21 @@ def kill_rest(program: int) -> int | None:
 
 def start(command: list[str], libc: ctypes.CDLL) -> int:
     """Start the program in a session of its own; it gets SIGKILL if the guard itself is killed."""
+    guard = os.getpid()
+    # Blocked until the program has its own handling: a signal sent to it at once must neither be lost nor be handled by us.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     pid = os.fork()
     if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return pid
     try:
         os.setsid()
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (*HANDLED, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        os.execvp(command[0], command)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if os.getppid() == guard:
+            os.execvp(command[0], command)
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())
     finally:
@@ -107,8 +115,8 @@ def main(control: int, grace_s: float, command: list[str]) -> int:
         nonlocal stop
         stop = True
 
-    signal.signal(signal.SIGTERM, ask_to_stop)
-    signal.signal(signal.SIGINT, ask_to_stop)
+    for number in HANDLED:
+        signal.signal(number, ask_to_stop)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.set_inheritable(control, False)
     program = start(command, libc)
@@ -118,7 +126,10 @@ def main(control: int, grace_s: float, command: list[str]) -> int:
     while code is None and (deadline is None or time.monotonic() < deadline):
         if deadline is None:
             readable, _, _ = select.select([control], [], [], POLL_S)
-            stop = stop or bool(readable)  # nothing is ever written: readable means closed
+            if readable:
+                stop = True
+                if not os.read(control, 1):
+                    grace_s = min(grace_s, ORPHAN_GRACE_S)
         else:
             time.sleep(POLL_S)
         if stop and deadline is None:

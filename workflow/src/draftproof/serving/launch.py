@@ -83,8 +83,8 @@ def launched(
         server = start(
             plan.server, command, grace_s=grace_s, environment=environment, output=output
         )
-    log.info("server %s: starting on %s, log %s", plan.server, url, log_file)
     try:
+        log.info("server %s: starting on %s, log %s", plan.server, url, log_file)
         watch = Watch(server, plan.engine, log_file, owner)
         settings = wait_until_ready(plan, url, watch, ready_timeout_s)
         record |= {

@@ -60,6 +60,8 @@ class Guarded:
     def stop(self) -> int:
         """End the program and everything below it within a bounded time; safe to repeat. Return its exit status."""
         if self.control >= 0:
+            with suppress(BrokenPipeError):
+                os.write(self.control, b"s")
             os.close(self.control)
             self.control = -1
         try:
@@ -99,8 +101,8 @@ def start(
             pass_fds=[readable],
             start_new_session=True,
         )
-    except OSError:
-        os.close(writable)
+    except BaseException:
+        os.close(writable)  # if the guard is up already, it ends
         raise
     finally:
         os.close(readable)

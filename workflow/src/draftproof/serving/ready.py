@@ -16,7 +16,7 @@ from draftproof.serving.settings import compare_settings
 from draftproof.serving.watch import Watch
 
 T = TypeVar("T")
-POLL_S = 0.3
+POLL_S = 0.5
 LINE_EVERY_S = 15.0
 PROBE = Ask(input_ids=[1, 2, 3, 4, 5, 6, 7, 8], max_new_tokens=8, ignore_eos=True)
 log = logging.getLogger(__name__)
@@ -47,7 +47,9 @@ def wait_until_ready(
         raise EngineError(
             f"the first request failed: {error}", f"server {plan.server}", f"Its log: {watch.log}"
         )
-    return compare_settings(plan, watched(read_info(url), watch, deadline))
+    settings = compare_settings(plan, watched(read_info(url), watch, deadline))
+    watch.complete = True
+    return settings
 
 
 def watched(question: Coroutine[Any, Any, T], watch: Watch, deadline: float) -> T:
@@ -72,7 +74,7 @@ def watched(question: Coroutine[Any, Any, T], watch: Watch, deadline: float) -> 
                 f"server {watch.server.name}",
                 f"Its last words: {watch.reason() or 'none'}. Its log: {watch.log}. Give --ready-timeout more seconds.",
             )
-        thread.join(0.05)
+        thread.join(0.1)
     watch.check()
     if errors:
         raise errors[0]

@@ -28,6 +28,8 @@ class Watch:
         self.known = facts(engine, "serving")
         self.follower = LogFollower(log, self.known["crash_patterns"])
         self.workers: set[psutil.Process] = set()
+        self.complete = False
+        """Set once the server is ready: all workers have been seen, and a measurement is not to be disturbed."""
         self.looked = 0.0
 
     def check(self) -> None:
@@ -51,6 +53,8 @@ class Watch:
                 if worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
                     continue
             return str(worker.pid)
+        if self.complete:
+            return ""
         for process in self.server.processes():
             with suppress(psutil.Error):
                 if any(
