@@ -54,10 +54,10 @@ def compare_settings(plan: Plan, info: Mapping[str, Any]) -> dict[str, dict[str,
 
 def same(asked: object, found: object) -> bool:
     """Return whether two values mean the same: numbers by value, paths by where they lead, the rest as text."""
-    if asked == found:
-        return True
-    if asked is None or found is None or isinstance(asked, bool) or isinstance(found, bool):
-        return str(asked).lower() == str(found).lower() and asked is not None
+    if asked is None or found is None:
+        return asked is found
+    if isinstance(asked, bool) or isinstance(found, bool):
+        return str(asked).lower() == str(found).lower()
     try:
         return float(str(asked)) == float(str(found))
     except ValueError:
