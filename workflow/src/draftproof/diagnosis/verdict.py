@@ -1,0 +1,106 @@
+"""The answer in one or two sentences, from the compared figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+GUESSES_NOTHING = 1.05
+"""Below this accept length hardly any draft token is accepted."""
+
+
+def verdict(
+    acceptance: Mapping[str, Any],
+    outputs: Mapping[str, Any],
+    speed: Sequence[Mapping[str, Any]],
+    wiring: Mapping[str, Any],
+    exact: bool,
+) -> str:
+    """Return the verdict. `exact`: the server computes in float32, where every output must be identical."""
+    sentences = [draft_sentence(acceptance, wiring), speed_sentence(speed, acceptance["server"])]
+    different = outputs["requests"] - outputs["identical_to_baseline"]
+    if different and exact:
+        sentences.append(
+            f"It is not lossless: {different} of {outputs['requests']} outputs differ from the baseline's."
+        )
+    return " ".join(sentences)
+
+
+def two(first: float, second: float) -> tuple[str, str]:
+    """Return both with two decimals, or with three when only the third tells them apart."""
+    pair = f"{first:.2f}", f"{second:.2f}"
+    return (f"{first:.3f}", f"{second:.3f}") if pair[0] == pair[1] else pair
+
+
+def boundaries(values: Iterable[int]) -> str:
+    """Return boundaries as text: ``(0, 3, 31)``."""
+    return f"({', '.join(map(str, values))})"
+
+
+def draft_sentence(acceptance: Mapping[str, Any], wiring: Mapping[str, Any]) -> str:
+    """Return what is right or wrong with the draft and with how the engine reads it."""
+    offline, served = two(
+        acceptance["offline"]["accept_length"], acceptance["served"]["accept_length"]
+    )
+    figures = f"offline {offline}, served {served} ({acceptance['requests']} requests)"
+    if wiring["significant"]:
+        best, configured = wiring["best"], wiring["configured"]
+        better, now = two(best["accept_length"], configured["accept_length"])
+        text = (
+            f"The draft is wired wrong: its weights fit boundaries {boundaries(best['boundaries'])}, accept length "
+            f"{better} offline, not {boundaries(configured['boundaries'])}, {now} ({wiring['samples']} samples)"
+        )
+        return f"{text}; set {best['setting'].rstrip('.')}. Measured as wired: {figures}."
+    if acceptance["agreement"] == "not-comparable":
+        return f"Served accept length is {served} with a tree, {offline} offline with a chain ({acceptance['requests']} requests)."
+    if acceptance["agreement"] == "differ":
+        return f"The engine does not read the draft as it was evaluated: {figures}."
+    if acceptance["agreement"] == "undecided":
+        return f"The draft is probably wired right: {figures}, a difference within the noise."
+    if acceptance["offline"]["accept_length"] < GUESSES_NOTHING:
+        return f"The engine reads the draft as it was evaluated, but the draft guesses almost nothing: {figures}."
+    return f"The draft is wired right: {figures}."
+
+
+def speed_sentence(speed: Sequence[Mapping[str, Any]], server: str) -> str:
+    """Return whether it pays, by concurrency, for one server."""
+    rows = [row for row in speed if row["server"] == server]
+    if not rows:
+        return "Speed was not compared: no valid baseline at the same concurrency."
+    outcomes = {row["outcome"] for row in rows}
+    if len(outcomes) == 1:
+        opening = {
+            "pays": "It pays on this machine",
+            "does-not-pay": "It does not pay on this machine",
+            "undecided": "Whether it pays on this machine is undecided",
+        }[outcomes.pop()]
+        return f"{opening}: {loads(rows)}."
+    groups = [
+        (words, [row for row in rows if row["outcome"] == name])
+        for name, words in (
+            ("pays", "pays"),
+            ("does-not-pay", "does not pay"),
+            ("undecided", "is undecided"),
+        )
+    ]
+    return (
+        "On this machine it "
+        + "; it ".join(f"{words} ({loads(group)})" for words, group in groups if group)
+        + "."
+    )
+
+
+def loads(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the figures that decide, by concurrency: break-even, and the speedup where it is not lost."""
+    parts: list[str] = []
+    for row in rows:
+        at = f"{row['concurrency']}" if parts else f"concurrency {row['concurrency']}"
+        if row["outcome"] == "does-not-pay":
+            text = f"{row['break_even_accept_length']:.2f} at {at}"
+        elif row["outcome"] == "pays":
+            text = f"{row['break_even_accept_length']:.2f} at {at} ({row['speedup']:.2f} times as fast)"
+        else:
+            low, high = row["speedup_ci95"]
+            text = f"{row['break_even_accept_length']:.2f} at {at} ({low:.2f} to {high:.2f} times as fast)"
+        parts.append(text)
+    return f"break-even is {', '.join(parts)}"
