@@ -121,7 +121,7 @@ def rope_of(
     """
     block = config.get("rope_scaling") or config.get("rope_parameters") or {}
     block = dict(block) if isinstance(block, Mapping) else {}
-    kind = block.pop("rope_type", block.get("type", "default"))
+    kind = str(block.pop("rope_type", block.get("type", "default")))
     block.pop("type", None)
     theta = number(block, "rope_theta") or number(config, "rope_theta")
     block.pop("rope_theta", None)
@@ -130,7 +130,7 @@ def rope_of(
         if outside:
             block["original_max_position_embeddings"] = outside
         block.setdefault("original_max_position_embeddings", positions)
-    value = {"type": str(kind), "theta": theta or default_theta, "scaling": block or None}
+    value = {"type": kind, "theta": theta or default_theta, "scaling": block or None}
     return Value(value, EXPLICIT if theta else DEFAULT)
 
 
