@@ -10,6 +10,7 @@ from draftproof.cli import main
 from draftproof.diagnosis import acceptance, claimed
 from draftproof.diagnosis.outputs import first_difference
 from draftproof.diagnosis.speed import outcome
+from draftproof.diagnosis.verdict import two
 from draftproof.errors import ConfigError
 from draftproof.files import schema_faults
 from tests.builders.results import Truth, change_json, write_results
@@ -34,7 +35,7 @@ def test_a_right_draft_that_does_not_pay(
     offline, served = answer["acceptance"]["offline"], answer["acceptance"]["served"]
     assert offline == served
     assert answer["acceptance"]["difference_ratio"] == answer["acceptance"]["total_variation"] == 0
-    length = f"{served['accept_length']:.3f}"
+    length = f"{served['accept_length']:.2f}"
     assert answer["verdict"].startswith(
         f"The draft is wired right: offline {length}, served {length} (12 requests). "
         "It does not pay on this machine: break-even is 2.5"
@@ -206,6 +207,12 @@ def test_a_claim_that_is_none_is_refused(text: str) -> None:
 @pytest.mark.parametrize("text", [None, "null", ""])
 def test_no_claim(text: str | None) -> None:
     assert claimed.parse(text) is None
+
+
+def test_decimals_tell_two_figures_apart() -> None:
+    assert two(1.874, 1.874) == ("1.87", "1.87")
+    assert two(1.871, 1.874) == ("1.871", "1.874")
+    assert two(1.87, 1.91) == ("1.87", "1.91")
 
 
 def test_total_variation() -> None:

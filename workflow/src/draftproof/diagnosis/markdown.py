@@ -18,7 +18,8 @@ def markdown(diagnosis: Mapping[str, Any], coverage: float) -> str:
         diagnosis["verdict"],
         "## Findings" if diagnosis["findings"] else "",
         *(
-            f"- **{each['severity']}** `{each['id']}` {each['subject']}: {each['message']}. {each['fix']}"
+            f"- **{each['severity']}** `{each['id']}` "
+            + one_line(f"{each['subject']}: {each['message']}. {each['fix']}")
             for each in diagnosis["findings"]
         ),
         "## Accept length",
@@ -75,7 +76,12 @@ def join_list(blocks: Iterable[str]) -> list[str]:
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(one_line(cell) for cell in line)} |" for line in lines)
+
+
+def one_line(value: object) -> str:
+    """Return the text of a value so that it cannot end its line or its table cell."""
+    return " ".join(str(value).split()).replace("|", "\\|")
 
 
 def acceptance_text(acceptance: Mapping[str, Any]) -> str:

@@ -28,8 +28,11 @@ def verdict(
 
 def two(first: float, second: float) -> tuple[str, str]:
     """Return both with two decimals, or with three when only the third tells them apart."""
-    pair = f"{first:.2f}", f"{second:.2f}"
-    return (f"{first:.3f}", f"{second:.3f}") if pair[0] == pair[1] else pair
+    for decimals in (2, 3):
+        pair = f"{first:.{decimals}f}", f"{second:.{decimals}f}"
+        if pair[0] != pair[1]:
+            return pair
+    return f"{first:.2f}", f"{second:.2f}"
 
 
 def boundaries(values: Iterable[int]) -> str:
