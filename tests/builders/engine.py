@@ -19,7 +19,7 @@ import httpx
 
 from draftproof.cpu_engine import SERVER_FLAGS, server_environment
 
-STARTUP_S = 300  # twenty seconds on two free cores
+STARTUP_S = 600  # twenty seconds on two free cores, minutes on crowded ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
