@@ -260,7 +260,7 @@ def wiring(truth: Truth, walk: dict[str, Any]) -> dict[str, Any]:
         return {
             "boundaries": boundaries,
             "label": label,
-            "setting": f'"eagle_aux_hidden_state_layer_ids": {boundaries} in the draft\'s config.json',
+            "setting": f'"eagle_config": {{"eagle_aux_hidden_state_layer_ids": {boundaries}}}',
             "accept_length": length,
             "ci95": [length - 0.1, length + 0.1],
             "difference": difference,

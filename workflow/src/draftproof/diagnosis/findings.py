@@ -20,7 +20,7 @@ from typing import Any
 
 from draftproof.diagnosis.results import Cell
 from draftproof.diagnosis.speed import BOUND_SLACK
-from draftproof.diagnosis.verdict import GUESSES_NOTHING, boundaries
+from draftproof.diagnosis.verdict import GUESSES_NOTHING, boundaries, cure
 
 Finding = dict[str, Any]
 CLAIM_SLACK = 0.02
@@ -50,7 +50,7 @@ def wiring_findings(wiring: Mapping[str, Any]) -> Iterator[Finding]:
             "wiring",
             f"boundaries {boundaries(best['boundaries'])} reach accept length {best['accept_length']:.3f}, "
             f"the configured {boundaries(configured['boundaries'])} reach {configured['accept_length']:.3f}",
-            f"Set {best['setting']}",
+            f"{(todo := cure(best['setting']))[0].upper()}{todo[1:]}.",
             samples=wiring["samples"],
             difference=best["difference"],
             difference_ci95=best["difference_ci95"],

@@ -53,7 +53,7 @@ def draft_sentence(acceptance: Mapping[str, Any], wiring: Mapping[str, Any]) -> 
             f"The draft is wired wrong: its weights fit boundaries {boundaries(best['boundaries'])}, accept length "
             f"{better} offline, not {boundaries(configured['boundaries'])}, {now} ({wiring['samples']} samples)"
         )
-        return f"{text}; set {best['setting'].rstrip('.')}. Measured as wired: {figures}."
+        return f"{text}; {cure(best['setting'])}. Measured as wired: {figures}."
     if acceptance["agreement"] == "not-comparable":
         return f"Served accept length is {served} with a tree, {offline} offline with a chain ({acceptance['requests']} requests)."
     if acceptance["agreement"] == "differ":
@@ -63,6 +63,13 @@ def draft_sentence(acceptance: Mapping[str, Any], wiring: Mapping[str, Any]) -> 
     if acceptance["offline"]["accept_length"] < GUESSES_NOTHING:
         return f"The engine reads the draft as it was evaluated, but the draft guesses almost nothing: {figures}."
     return f"The draft is wired right: {figures}."
+
+
+def cure(setting: str) -> str:
+    """Return what to do with the line of the wiring scan, which says `none: why` when the engine has no such setting."""
+    if setting.startswith("none:"):
+        return f"the engine cannot be told so ({setting.removeprefix('none:').strip().rstrip('.')})"
+    return f"set {setting.rstrip('.')} in the draft's config.json"
 
 
 def speed_sentence(speed: Sequence[Mapping[str, Any]], server: str) -> str:
