@@ -75,7 +75,7 @@ def table(answer: Mapping[str, Any]) -> str:
     lines = [f"{answer['engine']} reads {answer['draft']['path']} ({answer['dialect']}) as"]
     for name in SHOWN:
         value = answer["effective"][name]
-        lines.append(f"  {name:<18}{value['value']!s:<48} {value['origin']}")
+        lines.append(f"  {name:<18}{_short(value['value']):<48} {value['origin']}")
     for finding in answer["findings"]:
         lines.append("")
         lines.append(f"{MARKS[finding['severity']]:<6}{finding['id']}")
@@ -84,6 +84,12 @@ def table(answer: Mapping[str, Any]) -> str:
     counts = [sum(f["severity"] == severity for f in answer["findings"]) for severity in MARKS]
     lines += ["", f"{answer['status']}: {counts[0]} errors, {counts[1]} warnings"]
     return "\n".join(lines) + "\n"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_short(inner)}" for key, inner in value.items() if inner)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _architecture(config: Config) -> dict[str, str]:
