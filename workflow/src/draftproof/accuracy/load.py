@@ -1,0 +1,232 @@
+"""Build a Draft from checkpoint files, or say in one line why this draft cannot be scored."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from draftproof.accuracy.draft import Draft
+from draftproof.accuracy.rotary import rotary_of
+from draftproof.checkpoint.layout import EMBEDDING, FC, HEAD, MAP, fits, optional, required
+from draftproof.checkpoint.pair import Pair
+from draftproof.checkpoint.safetensors_header import Tensor as Stored
+from draftproof.checkpoint.weights import open_weights
+from draftproof.errors import InputError
+
+ARCHITECTURE = "LlamaForCausalLMEagle3"
+VALIDATE = "Run draftproof validate for the reason and the fix."
+SIZES = (
+    "hidden_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "max_position_embeddings",
+)
+
+
+def load_draft(pair: Pair) -> Draft:
+    """Return the draft as the engine builds it, in float32.
+
+    Raises InputError for other kinds of drafts, missing or misshapen tensors, and sizes that the config leaves open.
+    """
+    refuse_other_kinds(pair)
+    effective = pair.effective
+    sizes = {name: positive(pair, name) for name in SIZES}
+    weights = layer_weights(pair)
+    embedding = embedding_of(pair, weights)
+    head = head_of(pair, weights, embedding)
+    return Draft(
+        weights=weights,
+        embedding=embedding,
+        head=head.float(),
+        to_target=vocabulary(pair, len(head), len(embedding)),
+        rotary=rotary_of(
+            effective.rope.value,
+            hidden_size=sizes["hidden_size"],
+            heads=sizes["num_attention_heads"],
+            head_dim=sizes["head_dim"],
+            positions=sizes["max_position_embeddings"],
+        ),
+        hidden_size=sizes["hidden_size"],
+        heads=sizes["num_attention_heads"],
+        kv_heads=sizes["num_key_value_heads"],
+        head_dim=sizes["head_dim"],
+        eps=effective.rms_norm_eps.value,
+        norm_before_fc=effective.norm_before_fc.value,
+        fc_norm=effective.fc_norm.value,
+        norm_output=effective.norm_output.value,
+    )
+
+
+def boundaries_of(pair: Pair) -> tuple[int, ...]:
+    """Return the boundaries that the engine feeds this draft; raises InputError when it cannot feed it."""
+    found, states = pair.effective.boundaries, pair.effective.num_aux_hidden_states.value
+    if not found.value:
+        raise InputError(f"its boundaries are unknown ({found.note})", where(pair), VALIDATE)
+    if len(found.value) != states:
+        raise InputError(
+            f"the engine captures {len(found.value)} boundaries {found.value}, fc takes {states}",
+            where(pair),
+            VALIDATE,
+        )
+    return tuple(found.value)
+
+
+def refuse_other_kinds(pair: Pair) -> None:
+    """Raise InputError for drafts that accuracy cannot compute yet."""
+    effective = pair.effective
+    if effective.architecture.value != ARCHITECTURE:
+        raise InputError(
+            f"accuracy computes {ARCHITECTURE} drafts, this one is {effective.architecture.value}",
+            where(pair),
+            "Drafts with latent attention (MLA) are not supported yet.",
+        )
+    if effective.num_hidden_layers.value != 1:
+        raise InputError(
+            f"accuracy computes drafts of one layer, this one has {effective.num_hidden_layers.value}",
+            where(pair),
+            "Drafts of several layers are not supported yet.",
+        )
+    if pair.draft.get("hidden_act", "silu") != "silu":
+        raise InputError(
+            f"hidden_act is {pair.draft['hidden_act']!r}, the engine has silu only", where(pair)
+        )
+    if not pair.draft.get("rope_is_neox_style", True):
+        raise InputError("rope_is_neox_style false is not supported by accuracy", where(pair))
+
+
+def layer_weights(pair: Pair) -> dict[str, Tensor]:
+    """Return the draft's own tensors by the engine's names, in float32.
+
+    A norm that is missing is ones, as in the engine. A missing matrix would be whatever is in memory there: InputError.
+    """
+    wanted = {k: v for k, v in required(pair.effective).items() if k not in {EMBEDDING, HEAD}}
+    allowed = {k: v for k, v in optional(pair.effective).items() if k not in {EMBEDDING, HEAD}}
+    if not pair.draft.get("bias"):
+        allowed.pop("fc.bias", None)
+    if not pair.draft.get("attention_bias"):
+        allowed.pop("layers.0.self_attn.o_proj.bias", None)
+    skipped_fc = wanted[FC][1] == pair.effective.hidden_size.value
+    weights: dict[str, Tensor] = {}
+    for name, shape in (allowed | wanted).items():
+        stored = pair.tensor(name)
+        if stored is not None:
+            if not fits(stored.shape, shape):
+                raise InputError(
+                    f"{stored.name} is {list(stored.shape)}, the config asks for {list(shape)}",
+                    where(pair),
+                    VALIDATE,
+                )
+            weights[name] = read(stored).float()
+        elif "norm" in name:
+            weights[name] = torch.ones(math.prod(size or 0 for size in shape))
+        elif name in wanted and not (name == FC and skipped_fc):
+            raise InputError(f"the tensor {name} is missing", where(pair), VALIDATE)
+    for name, tensor in weights.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"{name} holds NaN or infinity", where(pair), VALIDATE)
+    return weights
+
+
+def embedding_of(pair: Pair, weights: dict[str, Tensor]) -> Tensor:
+    """Return the embedding [V, H] that the engine uses: the target's, unless target_hidden_size differs."""
+    if pair.effective.embedding_source.value == "draft":
+        found = own(pair, EMBEDDING)
+    else:
+        found = of_target(pair, EMBEDDING)
+    hidden = weights["norm.weight"].shape[0]
+    if found.ndim != 2 or found.shape[1] != hidden:
+        raise InputError(
+            f"the embedding is {list(found.shape)}, the draft's hidden size is {hidden}",
+            where(pair),
+            VALIDATE,
+        )
+    return found
+
+
+def head_of(pair: Pair, weights: dict[str, Tensor], embedding: Tensor) -> Tensor:
+    """Return the head [Vd, H] that the engine uses: the draft's, the target's, or the embedding (tied)."""
+    source = pair.effective.head_source.value
+    if source == "embedding" or (
+        source == "target" and pair.target_text.get("tie_word_embeddings")
+    ):
+        return embedding
+    found = own(pair, HEAD) if source == "draft" else of_target(pair, HEAD)
+    if found.ndim != 2 or found.shape[1] != weights["norm.weight"].shape[0]:
+        raise InputError(f"lm_head is {list(found.shape)}", where(pair), VALIDATE)
+    return found
+
+
+def vocabulary(pair: Pair, draft_vocab: int, vocab: int) -> Tensor:
+    """Return int64 [Vd]: the target id of each draft id; d2t holds offsets (llama_eagle3.py, load_weights)."""
+    ids = torch.arange(draft_vocab)
+    stored = pair.tensor(MAP)
+    if stored is not None:
+        offsets = read(stored).long()
+        if offsets.shape != ids.shape:
+            raise InputError(
+                f"d2t has {list(offsets.shape)} entries for {draft_vocab} draft tokens",
+                where(pair),
+                VALIDATE,
+            )
+        ids = ids + offsets
+    if int(ids.min()) < 0 or int(ids.max()) >= vocab:
+        raise InputError(
+            f"d2t leads to ids {int(ids.min())} to {int(ids.max())}; the target has {vocab}",
+            where(pair),
+            VALIDATE,
+        )
+    return ids
+
+
+def own(pair: Pair, name: str) -> Tensor:
+    """Return one of the draft's tensors; raises InputError when it is missing."""
+    stored = pair.tensor(name)
+    if stored is None:
+        raise InputError(f"the tensor {name} is missing", where(pair), VALIDATE)
+    return read(stored)
+
+
+def of_target(pair: Pair, name: str) -> Tensor:
+    """Return the target's embedding or head, found by the end of its name; raises InputError when there is not one."""
+    tensors = open_weights(pair.target_path).tensors
+    found = [t for t in tensors.values() if t.name == name or t.name.endswith("." + name)]
+    if len(found) != 1:
+        raise InputError(
+            f"the target holds {len(found) or 'no'} tensors named {name}", str(pair.target_path)
+        )
+    if found[0].dtype not in {"F32", "BF16", "F16", "F64"}:
+        raise InputError(
+            f"the target's {found[0].name} is stored as {found[0].dtype}, quantised",
+            str(pair.target_path),
+            "Use a checkpoint whose embedding and head are not quantised.",
+        )
+    return read(found[0])
+
+
+def read(stored: Stored) -> Tensor:
+    """Return a tensor's values."""
+    try:
+        with safe_open(stored.path, framework="pt") as file:
+            tensor: Tensor = file.get_tensor(stored.name)
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{stored.name} cannot be read ({error})", str(stored.path)) from None
+    return tensor
+
+
+def positive(pair: Pair, name: str) -> int:
+    """Return a size of the effective draft; raises InputError when the config leaves it open."""
+    value: Any = getattr(pair.effective, name).value
+    if value is None:
+        raise InputError(f"{name} is missing or no size", where(pair), VALIDATE)
+    return int(value)
+
+
+def where(pair: Pair) -> str:
+    """Return the draft's path for messages."""
+    return str(pair.draft_path)
