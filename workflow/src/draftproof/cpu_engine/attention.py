@@ -24,16 +24,19 @@ def attend_uniform(
 ) -> Tensor:
     """Attend all sequences of a uniform batch in one padded call; returns [tokens, query heads * value head size]."""
     sequences, queries, _ = batch.visible.shape
-    mask = batch.mask(window, query.dtype)
+    heads, size = keys.shape[1], query.shape[2]
+    group = query.shape[1] // heads
+    # Query heads that share a KV head become rows of one head: keys and values are not copied for each of them.
+    rows = query.view(sequences, queries, heads, group, size).permute(0, 2, 3, 1, 4)
     output = scaled_dot_product_attention(
-        query.view(sequences, queries, *query.shape[1:]).transpose(1, 2),
+        rows.reshape(sequences, heads, group * queries, size),
         _gather(keys, batch.slots, sequences, query.dtype),
         _gather(values, batch.slots, sequences, query.dtype),
-        attn_mask=mask,
+        attn_mask=batch.mask(window, group, query.dtype),
         scale=scale,
-        enable_gqa=query.shape[1] != keys.shape[1],
     )
-    return output.transpose(1, 2).reshape(len(query), -1)
+    output = output.view(sequences, heads, group, queries, -1).permute(0, 3, 1, 2, 4)
+    return output.reshape(len(query), -1)
 
 
 def attend_ragged(

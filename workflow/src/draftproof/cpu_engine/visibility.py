@@ -28,16 +28,18 @@ class UniformBatch:
     """int64 [B, n]."""
     key_positions: Tensor
     """int64 [B, L]."""
-    _masks: dict[tuple[int | None, torch.dtype], Tensor | None] = field(default_factory=dict)
+    _masks: dict[tuple[int | None, int, torch.dtype], Tensor | None] = field(default_factory=dict)
 
-    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
-        """Return the additive mask [B, 1, n, L], or None where every key is visible.
+    def mask(self, window: int | None, repeats: int, dtype: torch.dtype) -> Tensor | None:
+        """Return the additive mask [B, 1, repeats * n, L], or None where every key is visible.
 
-        A sliding `window` w also hides keys more than w positions behind the query (SGLang's convention).
+        A sliding `window` w also hides keys more than w positions behind the query (SGLang's convention). The n rows
+        repeat for every query head that shares a KV head.
         """
-        key = (window, dtype)
+        key = (window, repeats, dtype)
         if key not in self._masks:
-            self._masks[key] = self._additive(window, dtype)
+            mask = self._additive(window, dtype)
+            self._masks[key] = None if mask is None else mask.repeat(1, 1, repeats, 1)
         return self._masks[key]
 
     def _additive(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
