@@ -20,7 +20,7 @@ from tests.builders.tiny_models import tiny_draft, tiny_llama_target
 pytestmark = pytest.mark.engine
 
 NEW_TOKENS, REQUESTS = 24, 6
-START_S = 600
+START_S = 850
 
 
 @pytest.fixture(scope="module")

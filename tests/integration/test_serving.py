@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -19,7 +20,8 @@ pytestmark = pytest.mark.engine
 
 FLAGS = {"max-total-tokens": 4096, "max-running-requests": 8}
 CHAIN = {"speculative-num-steps": 3, "speculative-eagle-topk": 1, "speculative-num-draft-tokens": 4}
-START_S = 400  # fifteen seconds on two free cores
+START_S = 800  # fifteen seconds on two free cores
+Serve = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture(scope="module")
@@ -34,23 +36,32 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def serve(models: Path, out: Path, draft: str, *command: str) -> subprocess.Popen[str]:
-    """Start `draftproof serve` with a draft."""
-    arguments = [
-        *("--server", "spec", "--arm", "spec", "--device", "cpu", "--out", str(out)),
-        *("--target", str(models / "target"), "--draft", str(models / draft)),
-        *("--flags", json.dumps(FLAGS | CHAIN), "--environment", '{"OMP_NUM_THREADS": "1"}'),
-        *(["--", *command] if command else []),
-    ]
-    return subprocess.Popen(
-        [sys.executable, "-m", "draftproof", "serve", *arguments], stderr=subprocess.PIPE, text=True
-    )
+@pytest.fixture
+def serve(models: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Return a function that starts `draftproof serve` with a draft and a command."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(draft: str, *command: str) -> subprocess.Popen[str]:
+        arguments = [
+            *("--server", "spec", "--arm", "spec", "--device", "cpu", "--out", str(tmp_path)),
+            *("--target", str(models / "target"), "--draft", str(models / draft)),
+            *("--flags", json.dumps(FLAGS | CHAIN), "--environment", '{"OMP_NUM_THREADS": "1"}'),
+            *("--", *command),
+        ]
+        program = [sys.executable, "-m", "draftproof", "serve"]
+        started.append(subprocess.Popen([*program, *arguments], stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        each.terminate()
+        each.communicate()
 
 
 def test_broken_draft_fails_with_the_engines_reason_within_seconds(
-    models: Path, tmp_path: Path
+    serve: Serve, tmp_path: Path
 ) -> None:
-    running = serve(models, tmp_path, "broken", "sleep", "600")
+    running = serve("broken", "sleep", "600")
     _, stderr = running.communicate(timeout=START_S)
     ended = time.time()
     assert running.returncode == 2
@@ -61,9 +72,9 @@ def test_broken_draft_fails_with_the_engines_reason_within_seconds(
 
 
 def test_settings_are_read_back_and_kill_9_leaves_no_process_of_the_real_tree(
-    models: Path, tmp_path: Path
+    serve: Serve, tmp_path: Path
 ) -> None:
-    running = serve(models, tmp_path, "draft", "sleep", "600")
+    running = serve("draft", "sleep", "600")
     deadline = time.monotonic() + START_S
     while not (tmp_path / "launch.json").exists() and time.monotonic() < deadline:
         assert running.poll() is None, running.communicate()[1]
@@ -91,4 +102,3 @@ def test_settings_are_read_back_and_kill_9_leaves_no_process_of_the_real_tree(
     gone, alive = psutil.wait_procs(tree, timeout=20)
     assert not alive, [process.name() for process in alive]
     assert len(gone) == len(tree)
-    running.communicate()

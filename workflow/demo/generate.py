@@ -147,6 +147,7 @@ def generate(options: argparse.Namespace) -> None:
     done = prepare(options.out, settings_of(options, prompts))
     missing = [prompt for prompt in prompts if prompt.id not in done]
     log.info("generate: %d conversations there, %d to make", len(done), len(missing))
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read by numpy in the workers
     context = multiprocessing.get_context("spawn")
     workers = [
         context.Process(target=work, args=(number, options, missing[number :: options.workers]))
@@ -174,7 +175,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("results/demo-draft/data"))
     parser.add_argument("--prompts", type=int, default=3000, help="conversations to make")
     parser.add_argument("--max-new-tokens", type=int, default=128, help="per answer")
-    parser.add_argument("--slots", type=int, default=96, help="conversations at a time, per worker")
+    parser.add_argument(
+        "--slots", type=int, default=128, help="conversations at a time, per worker"
+    )
     parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(

@@ -20,6 +20,7 @@ import argparse
 import logging
 import math
 import multiprocessing
+import os
 import random
 import sys
 import time
@@ -38,12 +39,12 @@ from torch import Tensor
 from torch.nn import functional
 from walk import walk
 
-from draftproof.errors import DraftproofError, InputError
+from draftproof.errors import DraftproofError, InputError, MachineError
 from draftproof.files import require_directory
 
 log = logging.getLogger("demo.train")
 
-LOOK_EVERY_S = 150
+LOOK_EVERY_S = 240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,18 +55,18 @@ class Recipe:
     epochs: int = 6
     max_minutes: float = 60.0
     workers: int = 2
-    rows_per_batch: int = 1000  # of one worker
+    rows_per_batch: int = 320  # of one worker
     steps: int = 3
     draft_vocab: int = 4000
-    learning_rate: float = 6e-4
-    warm_up_steps: int = 40
+    learning_rate: float = 8e-4
+    warm_up_steps: int = 60
     weight_decay: float = 0.01
     clip: float = 1.0
     step_weight: float = 0.8  # of each step relative to the one before
     chosen_weight: float = (
         0.3  # of the chosen token in the label; the rest is the target's distribution
     )
-    missed_share: float = 0.3  # of the rows that missed earlier, kept for later steps
+    missed_share: float = 0.25  # of the rows that missed earlier, kept for later steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +162,7 @@ class Trainer:
         )
         self.course = Course()
         self.coin = torch.Generator().manual_seed(recipe.seed * 100 + worker)
+        self.best: tuple[float, dict[str, Tensor]] = (0.0, {})
 
     def run(self, recorded: Sequence[Recorded], watched: Sequence[Batch]) -> None:
         """Train until the epochs or the minutes of the recipe are used up."""
@@ -192,6 +194,11 @@ class Trainer:
                     tally = [[0, 0] for _ in range(recipe.steps)]
                     last_s = time.monotonic()  # looking costs no training time
         course.epoch = recipe.epochs
+
+    def take_best(self, watched: Sequence[Batch]) -> None:
+        """Go back to the weights that did best on the watched prompts, unless the last ones did."""
+        self.look(watched, math.nan, 1.0, [])
+        self.draft.load_state_dict(self.best[1])
 
     def update(self, batch: Batch, progress: float) -> tuple[float, list[tuple[int, int]], float]:
         """Make one step of the optimizer.
@@ -231,6 +238,9 @@ class Trainer:
         found = walk(
             self.draft, watched, self.frozen.embedding, self.frozen.to_target, self.recipe.steps
         )
+        if found.accept_length >= self.best[0]:
+            weights = {name: weight.clone() for name, weight in self.draft.state_dict().items()}
+            self.best = (found.accept_length, weights)
         course = self.course
         course.history.append(
             {
@@ -238,7 +248,7 @@ class Trainer:
                 "epoch": course.epoch,
                 "updates": course.updates,
                 "rows": course.seen_rows,
-                "loss": round(loss, 4),
+                "loss": None if math.isnan(loss) else round(loss, 4),
                 "tune_accept_length": round(found.accept_length, 4),
             }
         )
@@ -317,7 +327,7 @@ def work(worker: int, options: argparse.Namespace, recipe: Recipe) -> None:
         watched = held_out_batches(options.target, target, options.data, "tune")
     trainer.run(recorded, watched)
     if worker == 0:
-        trainer.save()
+        trainer.take_best(watched)
         report = held_out_batches(options.target, target, options.data, "report")
         export(trainer.draft, frozen, recipe, trainer.course, options, target, recorded, report)
 
@@ -337,18 +347,25 @@ def train(options: argparse.Namespace) -> None:
     require_directory(options.data, "data", "Make it with demo/generate.py.")
     options.work.mkdir(parents=True, exist_ok=True)
     (options.work / "meeting").unlink(missing_ok=True)
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read by numpy in the workers
     context = multiprocessing.get_context("spawn")
-    others = [
-        context.Process(target=work, args=(number, options, recipe), daemon=True)
-        for number in range(1, recipe.workers)
+    workers = [
+        context.Process(target=work, args=(number, options, recipe))
+        for number in range(recipe.workers)
     ]
-    for other in others:
-        other.start()
+    for worker in workers:
+        worker.start()
     try:
-        work(0, options, recipe)
+        # One that fails leaves the others waiting for its gradients.
+        while any(worker.is_alive() for worker in workers):
+            if any(worker.exitcode for worker in workers):
+                break
+            time.sleep(0.5)
     finally:
-        for other in others:
-            other.terminate()
+        for worker in workers:
+            worker.terminate()
+    if any(worker.exitcode for worker in workers):
+        raise MachineError("a worker failed", "train", "Run again with --resume to go on.")
 
 
 def main(arguments: list[str] | None = None) -> int:

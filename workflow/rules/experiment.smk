@@ -28,6 +28,13 @@ TRACKING = {key: shlex.quote(value) for key, value in config["tracking"].items()
 DEMO_TARGET = "results/models/smollm2-135m-instruct"
 
 if config.get("container", {}).get("image"):
+    if "apptainer" not in map(str, workflow.deployment_settings.deployment_method):
+        print(
+            "container.image: set, but without Apptainer these rules would run on this machine itself."
+            " Add --workflow-profile workflow/profiles/containers, or remove the key.",
+            file=sys.stderr,
+        )
+        sys.exit(2)
 
     container: config["container"]["image"]
 

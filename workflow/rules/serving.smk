@@ -35,7 +35,11 @@ rule server:
     resources:
         engine=1,
     params:
-        code=code_digest("draftproof.serving.command", "draftproof.benchmark.command"),
+        code=code_digest(
+            "draftproof.serving.command",
+            "draftproof.benchmark.command",
+            "draftproof.cpu_engine.plugin",
+        ),
         engine=ENGINE,
         device=DEVICE,
         target=TARGET,
@@ -51,7 +55,7 @@ rule server:
     shell:
         "draftproof --log {log} serve --server {wildcards.server} --arm {params.arm}"
         " --target {params.target:q} --draft {params.draft:q} --engine {params.engine} --device {params.device}"
-        " --flags {params.flags:q} --environment {params.environment:q} --owner $PPID"
+        " --flags {params.flags:q} --environment {params.environment:q} --preflight {input.preflight} --owner $PPID"
         " --out {params.serving}/{wildcards.server}"
         " -- draftproof bench --launch {params.serving}/{wildcards.server}/launch.json --samples {params.samples}"
         " --concurrency {params.concurrency} --warmup {params.warmup} --store {params.store} --out {output}"

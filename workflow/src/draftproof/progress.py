@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
     """Yield the items while showing `what` and how many are done."""
-    if total is None and hasattr(items, "__len__"):
+    if total is None and isinstance(items, Sized):
         total = len(items)
     if sys.stderr.isatty():
         from tqdm import tqdm

@@ -41,6 +41,7 @@ def acceptance(diagnosis: Mapping[str, Any]) -> str:
         axes.set_title(plain(f"Accepted drafts per verify step, {part['requests']} requests"))
         axes.set_xlabel("accepted drafts in a verify step")
         axes.set_ylabel("verify steps (%)")
+        axes.margins(y=0.12)
         axes.set_xticks([row["accepted"] for row in part["bins"]])
         axes.grid(axis="y")
         axes.legend()

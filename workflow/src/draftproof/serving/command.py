@@ -1,9 +1,9 @@
 """Start one server, check that it runs with the settings asked for, run a command on it, stop it.
 
 The engine's log goes to OUT/server.log, what was started and what was read back to OUT/launch.json, which appears when
-the server is ready. The exit code is the command's own; 2 when the server does not get ready or dies, with the engine's
-own reason. Without a command the server stays up until Ctrl-C. However this ends (a signal, kill -9, the death of
---owner), no process of the server or of the command stays behind.
+the server is ready. The exit code is the command's own; 1 when --preflight says no; 2 when the server does not get
+ready or dies, with the engine's own reason. Without a command the server stays up until Ctrl-C. However this ends (a
+signal, kill -9, the death of --owner), no process of the server or of the command stays behind.
 
 example:
   draftproof serve --server spec --arm spec --target models/target --draft models/draft --device cpu --out serving/spec
@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from draftproof.engines import DEFAULT_ENGINE
 from draftproof.errors import ConfigError
+from draftproof.files import read_result
 from draftproof.serving.launch import launched, run_command, wait_for_signal
 from draftproof.serving.plan import ARMS, DEVICES, Flag, make_plan
 from draftproof.serving.port import free_port, require_free
@@ -52,7 +54,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")
     parser.add_argument("--port", type=int, help="default: a free one")
     parser.add_argument(
-        "--python", default=sys.executable, help="the Python that has the engine; default: this one"
+        "--python",
+        default=os.environ.get("DRAFTPROOF_ENGINE_PYTHON", sys.executable),
+        help="the Python that has the engine; default: $DRAFTPROOF_ENGINE_PYTHON, or this one",
+    )
+    parser.add_argument(
+        "--preflight",
+        type=Path,
+        metavar="FILE",
+        help="answer of `draftproof preflight`; nothing is started when it is no",
     )
     parser.add_argument("--owner", type=int, metavar="PID", help="stop when this process ends")
     parser.add_argument(
@@ -81,6 +91,9 @@ def run(args: argparse.Namespace) -> int:
         flags=flags,
         environment=json_object(args.environment, "--environment", (str,)),
     )
+    if failed := failed_checks(args.preflight) if args.preflight else []:
+        print("\n".join(failed), file=sys.stderr)
+        return 1
     owner = owner_watch(args.owner)
     try:
         with (
@@ -101,6 +114,16 @@ def run(args: argparse.Namespace) -> int:
     except Stopped as stopped:
         return stopped.exit_code
     return 0
+
+
+def failed_checks(preflight: Path) -> list[str]:
+    """Return one line per check of preflight.json that failed; raises InputError when it cannot be read."""
+    checks = read_result(preflight, "preflight")["checks"]
+    return [
+        f"{preflight}: {check['id']}: {check['message']}. {check['fix']}".rstrip()
+        for check in checks
+        if check["status"] == "fail"
+    ]
 
 
 def json_object(text: str, name: str, kinds: tuple[type, ...]) -> dict[str, Any]:

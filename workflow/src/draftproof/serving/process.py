@@ -135,6 +135,9 @@ def owner_watch(pid: int | None) -> Callable[[], None]:
         return lambda: None
     try:
         owner = psutil.Process(pid)
+        # In a container, $PPID is Apptainer's own parent process, which outlives the job's shell.
+        if owner.name().startswith("Apptainer"):
+            owner = owner.parent() or owner
         owner.create_time()
     except psutil.NoSuchProcess:
         raise ConfigError(

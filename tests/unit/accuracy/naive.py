@@ -1,0 +1,90 @@
+"""The draft's forward pass as obviously as possible: one start row at a time, one key list, plain loops."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+
+class NaiveDraft:
+    """Reads the checkpoint itself; shares no code with the package."""
+
+    def __init__(self, draft: Path, target: Path) -> None:
+        config = json.loads((draft / "config.json").read_text())
+        self.w = {k: v.float() for k, v in load_file(draft / "model.safetensors").items()}
+        self.embedding = load_file(target / "model.safetensors")[
+            "model.embed_tokens.weight"
+        ].float()
+        self.heads = config["num_attention_heads"]
+        self.kv_heads = config["num_key_value_heads"]
+        self.size = config["head_dim"]
+        self.theta = config["rope_theta"]
+        self.eps = config["rms_norm_eps"]
+        nested = config.get("eagle_config", {})
+        self.norm_before_fc = nested.get("norm_before_fc", config.get("norm_before_fc", False))
+        self.fc_norm = config.get("fc_norm", False)
+        self.norm_output = config.get("norm_output", False)
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        return x / (x.pow(2).mean() + self.eps).sqrt() * self.w[name]
+
+    def rotate(self, x: Tensor, position: int) -> Tensor:
+        half = self.size // 2
+        out = x.clone()
+        for pair in range(half):
+            angle = torch.tensor(position * self.theta ** (-2 * pair / self.size))
+            a, b = x[pair], x[pair + half]
+            out[pair] = a * angle.cos() - b * angle.sin()
+            out[pair + half] = a * angle.sin() + b * angle.cos()
+        return out
+
+    def fuse(self, states: Tensor) -> Tensor:
+        x = states.flatten()
+        if self.norm_before_fc:
+            x = self.norm(x, "input_norm.weight")
+        if self.fc_norm:
+            x = torch.cat([self.norm(s, f"fc_norm.{n}.weight") for n, s in enumerate(states)])
+        return self.w["fc.weight"] @ x
+
+    def step(self, token: int, hidden: Tensor, position: int, cache: list) -> tuple[int, Tensor]:
+        """Append this row's keys and values to the cache, attend over all of it; return target id and feedback."""
+        layer = "midlayer."
+        first = self.norm(self.embedding[token], f"{layer}input_layernorm.weight")
+        joined = torch.cat([first, self.norm(hidden, f"{layer}hidden_norm.weight")])
+
+        def heads(name: str, count: int) -> list[Tensor]:
+            return list((self.w[f"{layer}self_attn.{name}.weight"] @ joined).view(count, self.size))
+
+        keys = [self.rotate(key, position) for key in heads("k_proj", self.kv_heads)]
+        cache.append((keys, heads("v_proj", self.kv_heads)))
+        parts = []
+        for number, query in enumerate(heads("q_proj", self.heads)):
+            group = number // (self.heads // self.kv_heads)
+            turned = self.rotate(query, position)
+            scores = torch.stack([turned @ k[group] for k, _ in cache]) / self.size**0.5
+            share = scores.softmax(0)
+            parts.append(sum(s * v[group] for s, (_, v) in zip(share, cache, strict=True)))
+        middle = hidden + self.w[f"{layer}self_attn.o_proj.weight"] @ torch.cat(parts)
+        x = self.norm(middle, f"{layer}post_attention_layernorm.weight")
+        gate = self.w[f"{layer}mlp.gate_proj.weight"] @ x
+        inner = gate * torch.sigmoid(gate) * (self.w[f"{layer}mlp.up_proj.weight"] @ x)
+        out = middle + self.w[f"{layer}mlp.down_proj.weight"] @ inner
+        normed = self.norm(out, "norm.weight")
+        choice = int((self.w["lm_head.weight"] @ normed).argmax())
+        target = choice + int(self.w["d2t"][choice]) if "d2t" in self.w else choice
+        return target, normed if self.norm_output else out
+
+    def tokens(self, states: Tensor, token_ids: Tensor, row: int, steps: int) -> list[int]:
+        """Return the chain of target ids drafted from a start row."""
+        cache: list = []
+        for i in range(row + 1):
+            token, fed = self.step(int(token_ids[i + 1]), self.fuse(states[i]), i, cache)
+        chain = [token]
+        for k in range(1, steps):
+            token, fed = self.step(chain[-1], fed, row + k, cache)
+            chain.append(token)
+        return chain
