@@ -21,6 +21,7 @@ if not workflow.config_settings.configfiles:
 
 
 include: "workflow/rules/experiment.smk"
+include: "workflow/rules/demo.smk"
 include: "workflow/rules/preflight.smk"
 include: "workflow/rules/checkpoint.smk"
 include: "workflow/rules/capture.smk"

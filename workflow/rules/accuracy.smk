@@ -15,7 +15,7 @@ rule accuracy:
         code=code_digest("draftproof.accuracy.command"),
         target=TARGET,
         draft=SERVED_DRAFT,
-        samples=f"{RESULTS}/capture",
+        samples=RESULTS / "capture",
         steps=config["accuracy"]["steps"],
     shell:
         "draftproof --log {log} accuracy --draft {params.draft:q} --target {params.target:q}"

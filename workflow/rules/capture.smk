@@ -28,7 +28,7 @@ rule capture:
         ),
         max_new_tokens=config["capture"]["max_new_tokens"],
         dtype=config["capture"]["dtype"],
-        directory=f"{RESULTS}/capture",
+        directory=RESULTS / "capture",
     shell:
         "draftproof --log {log} capture --target {params.target:q} --validation {input.validation}"
         " {params.prompts} --max-new-tokens {params.max_new_tokens} --dtype {params.dtype}"

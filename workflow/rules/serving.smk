@@ -1,23 +1,8 @@
 # Does the server run with the settings that were asked for?
 
-SERVERS = config["servers"]
-
 
 wildcard_constraints:
     server="|".join(SERVERS),
-
-
-def server_flags(wildcards):
-    """Return the engine flags of a server, as JSON: those of every server, then its own."""
-    return json.dumps(config["engine"]["flags"] | SERVERS[wildcards.server]["flags"])
-
-
-def server_environment(wildcards):
-    """Return the environment of a server, as JSON: that of every server, then its own."""
-    return json.dumps(
-        config["engine"].get("environment", {})
-        | SERVERS[wildcards.server].get("environment", {})
-    )
 
 
 rule server:
@@ -47,9 +32,9 @@ rule server:
         arm=lambda wildcards: SERVERS[wildcards.server]["arm"],
         flags=server_flags,
         environment=server_environment,
-        serving=f"{RESULTS}/serving",
-        samples=f"{RESULTS}/capture",
-        store=f"{RESULTS}/benchmark",
+        serving=RESULTS / "serving",
+        samples=RESULTS / "capture",
+        store=RESULTS / "benchmark",
         concurrency=config["benchmark"]["concurrency"],
         warmup=config["benchmark"]["warmup_requests"],
     shell:

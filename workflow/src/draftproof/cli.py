@@ -84,6 +84,7 @@ def configure_logging(verbosity: int, file: Path | None) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     log = logging.getLogger("draftproof")
+    configure_logging(0, None)
     try:
         top = top_parser().parse_args(argv)
         configure_logging(top.verbose, top.log)
@@ -96,8 +97,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         module.configure(parser)
         code: int = module.run(parser.parse_args(top.arguments))
     except DraftproofError as error:
-        if not logging.getLogger().handlers:
-            configure_logging(0, None)
         log.error("draftproof: %s", error)
         return NOT_ASKED
     except KeyboardInterrupt:
