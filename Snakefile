@@ -37,6 +37,12 @@ rule all:
     default_target: True
     input:
         rules.preflight.output,
+        rules.checkpoint.input,
+        rules.capture.output,
+        rules.accuracy.output,
+        rules.benchmark.input,
+        rules.diagnosis.output,
+        rules.report.output,
         rules.track.output,
 
 

@@ -112,7 +112,7 @@ def faults(
     if failed:
         yield f"{len(failed)} of {len(records)} requests failed; {failed[0].id}: {failed[0].error}"
     if cached := sum(record.cached_tokens for record in done):
-        yield f"{cached} prompt tokens came from the prefix cache"
+        yield f"{cached} prompt tokens came from the prefix cache: add disable-radix-cache: true to engine.flags"
     per_record = [
         (record.id, fault) for record in done for fault in record_faults(record, workload, launch)
     ]

@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Sync, write track.json, say what was done."""
+    """Sync, write track.json when every stage was there, say what was done."""
     address = addresses.parse(args.uri)
     folder = require_directory(args.results, "results", "Give the folder of one experiment.")
     found = stages(folder, args.partial)
@@ -59,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("holds no result of any stage", str(folder), "Run a stage first.")
     addresses.require_answer(address)
     answer, counts = synced(folder, address, args.experiment, found, args.partial)
-    write_result(folder / "track.json", answer)
+    if not args.partial:  # the file says that all was tracked
+        write_result(folder / "track.json", answer)
     print(f"tracked {len(found) + 1} runs: {counts}")
     print(place_to_look(address, answer))
     return 0
