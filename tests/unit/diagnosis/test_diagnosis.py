@@ -38,7 +38,7 @@ def test_a_right_draft_that_does_not_pay(
     length = f"{served['accept_length']:.2f}"
     assert answer["verdict"].startswith(
         f"The draft is wired right: offline {length}, served {length} (12 requests). "
-        "It does not pay on this machine: break-even is 2.5"
+        "On this machine it does not pay at concurrency 1 (break-even 2.5"
     )
     assert [row["concurrency"] for row in answer["speed"]] == [1, 4]
     for row in answer["speed"]:
@@ -57,7 +57,7 @@ def test_a_right_draft_that_does_not_pay(
 
 def test_a_cheap_iteration_pays(tmp_path: Path) -> None:
     answer = diagnosed(tmp_path / "r", Truth(cost=1.2))
-    assert "It pays on this machine: break-even is 1.2" in answer["verdict"]
+    assert "On this machine it pays at concurrency 1 (break-even 1.2" in answer["verdict"]
     assert {row["outcome"] for row in answer["speed"]} == {"pays"}
 
 

@@ -77,14 +77,6 @@ def speed_sentence(speed: Sequence[Mapping[str, Any]], server: str) -> str:
     rows = [row for row in speed if row["server"] == server]
     if not rows:
         return "Speed was not compared: no valid baseline at the same concurrency."
-    outcomes = {row["outcome"] for row in rows}
-    if len(outcomes) == 1:
-        opening = {
-            "pays": "It pays on this machine",
-            "does-not-pay": "It does not pay on this machine",
-            "undecided": "Whether it pays on this machine is undecided",
-        }[outcomes.pop()]
-        return f"{opening}: {loads(rows)}."
     groups = [
         (words, [row for row in rows if row["outcome"] == name])
         for name, words in (
@@ -93,24 +85,20 @@ def speed_sentence(speed: Sequence[Mapping[str, Any]], server: str) -> str:
             ("undecided", "is undecided"),
         )
     ]
-    return (
-        "On this machine it "
-        + "; it ".join(f"{words} ({loads(group)})" for words, group in groups if group)
-        + "."
-    )
+    said = [f"{words} at concurrency {loads(group)}" for words, group in groups if group]
+    return f"On this machine it {'; it '.join(said)}."
 
 
 def loads(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the figures that decide, by concurrency: break-even, and the speedup where it is not lost."""
+    """Return the concurrencies with the figures that decide: break-even, and the speedup where it is not lost."""
     parts: list[str] = []
     for row in rows:
-        at = f"{row['concurrency']}" if parts else f"concurrency {row['concurrency']}"
-        if row["outcome"] == "does-not-pay":
-            text = f"{row['break_even_accept_length']:.2f} at {at}"
-        elif row["outcome"] == "pays":
-            text = f"{row['break_even_accept_length']:.2f} at {at} ({row['speedup']:.2f} times as fast)"
-        else:
-            low, high = row["speedup_ci95"]
-            text = f"{row['break_even_accept_length']:.2f} at {at} ({low:.2f} to {high:.2f} times as fast)"
-        parts.append(text)
-    return f"break-even is {', '.join(parts)}"
+        low, high = row["speedup_ci95"]
+        speedup = {
+            "pays": f", {row['speedup']:.2f} times as fast",
+            "undecided": f", {low:.2f} to {high:.2f} times as fast",
+        }.get(row["outcome"], "")
+        parts.append(
+            f"{row['concurrency']} (break-even {row['break_even_accept_length']:.2f}{speedup})"
+        )
+    return " and ".join(parts)
