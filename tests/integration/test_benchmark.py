@@ -87,7 +87,7 @@ def write_capture(capture: Path, target: Path) -> None:
 @pytest.mark.parametrize(
     ("arm", "flags"),
     [
-        ("baseline", {}),
+        pytest.param("baseline", {}, marks=pytest.mark.slow),
         (
             "spec",
             {
@@ -96,13 +96,14 @@ def write_capture(capture: Path, target: Path) -> None:
                 "speculative-num-draft-tokens": 4,
             },
         ),
-        (
+        pytest.param(
             "spec",
             {
                 "speculative-num-steps": 3,
                 "speculative-eagle-topk": 4,
                 "speculative-num-draft-tokens": 8,
             },
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["baseline", "chain", "tree"],

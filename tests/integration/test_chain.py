@@ -148,36 +148,41 @@ def test_a_changed_module_reruns_only_what_uses_it(
     assert not keeps & rules
 
 
-@pytest.mark.parametrize("how", ["interrupt", "kill"])
-def test_a_killed_run_leaves_no_server_and_keeps_its_cells(finished: Workspace, how: str) -> None:
-    for name in ("benchmark/spec.json", "benchmark/spec-c2/cell.json"):
-        (finished.results / name).unlink(missing_ok=True)
-    kept = finished.results / "benchmark/spec-c1/cell.json"
-    text = kept.read_text()
-    log = finished.path / "killed.log"
+def stopped_while_measuring(workspace: Workspace, how: str) -> None:
+    """Run the benchmark, and stop Snakemake in the middle of the last cell."""
+    log = workspace.path / f"{how}.log"
     with log.open("w") as stream:
         run = subprocess.Popen(
             ["snakemake", "benchmark"],
-            cwd=finished.path,
-            env=finished.environment,
+            cwd=workspace.path,
+            env=workspace.environment,
             stdout=stream,
             stderr=stream,
             start_new_session=True,
         )
     try:
-        wait_for(lambda: "spec-c2" in log.read_text(), 180, "the unfinished cell to be measured")
+        wait_for(lambda: "spec-c2" in log.read_text(), 300, "the unfinished cell to be measured")
         if how == "interrupt":
             os.killpg(run.pid, signal.SIGINT)
         else:
             run.kill()
         run.wait(60)
-        wait_for(lambda: not servers_of(finished), 30, "every process of the run to end")
+        wait_for(lambda: not servers_of(workspace), 30, "every process of the run to end")
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(run.pid, signal.SIGKILL)
+
+
+def test_a_stopped_run_leaves_no_process_and_the_next_one_finishes(finished: Workspace) -> None:
+    (finished.results / "benchmark/spec.json").unlink()
+    (finished.results / "benchmark/spec-c2/cell.json").unlink()
+    kept = finished.results / "benchmark/spec-c1/cell.json"
+    text = kept.read_text()
+    stopped_while_measuring(finished, "interrupt")
     assert not (finished.results / "benchmark/spec.json").exists()
-    if how == "kill":
-        assert finished.snakemake("--unlock").returncode == 0
+    stopped_while_measuring(finished, "kill")
+    assert not (finished.results / "benchmark/spec.json").exists()
+    assert finished.snakemake("--unlock").returncode == 0
     assert finished.snakemake("benchmark").returncode == 0
     assert (finished.results / "benchmark/spec.json").is_file()
     assert kept.read_text() == text
