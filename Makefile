@@ -32,8 +32,8 @@ demo: install ## the whole chain: real SGLang, CPU, about 10 minutes
 
 demo-draft: install ## train the demo draft again (about two hours)
 	snakemake --quiet -- results/models/smollm2-135m-instruct/config.json
-	python workflow/demo/generate.py
-	python workflow/demo/train.py
+	python workflow/demo/generate.py --prompts 4000 --max-minutes 45
+	python workflow/demo/train.py --epochs 10 --max-minutes 46
 
 mlflow: install ## browse the results at http://127.0.0.1:5000
 	mlflow server --host 127.0.0.1 --port 5000 --workers 1 --backend-store-uri sqlite:///results/mlflow/mlflow.db

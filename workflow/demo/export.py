@@ -141,7 +141,7 @@ def export(
             "license": "Apache-2.0",
             "commands": [
                 "python workflow/demo/target.py",
-                "python workflow/demo/generate.py",
+                "python workflow/demo/generate.py --prompts 4000 --max-minutes 45",
                 f"python workflow/demo/train.py --epochs {recipe.epochs} --max-minutes {recipe.max_minutes:g}",
             ],
             "recipe": asdict(recipe),

@@ -37,7 +37,7 @@ if bool(IMAGE) != (
     print(
         (
             "container.image: set, but without Apptainer the rules would run on this machine itself."
-            " Add --workflow-profile workflow/profiles/containers, or remove the key."
+            " Add --software-deployment-method apptainer, as workflow/profiles/containers does, or remove the key."
             if IMAGE
             else "container.image: missing. Give the path of an image (containers/README.md says how to make it),"
             " or run without Apptainer."
