@@ -16,7 +16,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 def planned(workspace: Workspace, *arguments: str) -> set[str]:
     """The rules a dry run would execute."""
-    shown = workspace.snakemake("-n", "--quiet", "rules", *arguments)
+    shown = workspace.snakemake(*arguments, "-n", "--quiet", "rules")
     assert shown.returncode == 0, shown.stdout
     table = shown.stdout.split("Job stats:")[1].splitlines()
     return {
@@ -69,6 +69,7 @@ def test_each_stage_is_a_target(workspace: Workspace, target: str, last: str) ->
             "config.yaml: accuracy.steps: found 'many', expected integer.",
         ),
         ({"draft": {"path": "no/such"}}, "draft.path: no such directory: no/such."),
+        ({"container": {"image": "a.sif"}}, "container.image: set, but without Apptainer"),
     ],
 )
 def test_a_wrong_experiment_is_one_clear_line_and_exit_2(

@@ -57,6 +57,9 @@ def convert(gguf: Path, out: Path) -> None:
     """Dequantise the GGUF and write the float32 checkpoint folder, whole or not at all."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
 
     torch.set_num_threads(min(2, os.cpu_count() or 1))
     where: dict[str, Any] = {"gguf_file": gguf.name, "local_files_only": True}

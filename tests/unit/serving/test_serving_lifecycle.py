@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
 
 from draftproof.files import read_result
 from tests.builders.fake_engine import TRACEBACK, Script
+from tests.builders.results import preflight
 from tests.unit.serving.conftest import Serve, eventually
 
 REASON = "AttributeError: 'LlamaConfig' object has no attribute 'draft_vocab_size'"
@@ -38,6 +40,22 @@ def test_command_runs_on_a_checked_server_and_its_exit_code_is_returned(serve: B
     assert "FAKE_ENGINE" in launch["environment"]
     assert "TEST_MARK" not in launch["environment"], "only what we set is recorded"
     eventually(lambda: not running.processes(), "nothing left")
+
+
+def test_a_failed_preflight_starts_nothing_and_is_named(serve: Begin, tmp_path: Path) -> None:
+    preflight(tmp_path)
+    answer = json.loads((tmp_path / "preflight.json").read_text())
+    running = serve(Script(), "--preflight", str(tmp_path / "preflight.json"), command=["true"])
+    assert running.wait()[0] == 0
+    answer["checks"][0] |= {"status": "fail", "message": "no driver", "fix": "Install one."}
+    (tmp_path / "preflight.json").write_text(json.dumps(answer))
+    (running.out / "launch.json").unlink()
+    running = serve(Script(), "--preflight", str(tmp_path / "preflight.json"), command=["true"])
+    code, stderr = running.wait()
+    assert code == 1
+    assert f"{answer['checks'][0]['id']}: no driver. Install one." in stderr
+    assert len(stderr.strip().splitlines()) == 1
+    assert not (running.out / "launch.json").exists()
 
 
 @pytest.mark.parametrize("lingers", [False, True])
