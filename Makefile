@@ -26,7 +26,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 demo: install ## the whole chain: real SGLang, CPU, about 10 minutes
 	snakemake
 	@echo
-	@cat $(DEMO)/diagnosis.md | sed -n '1,/^$$/!p' | sed -n '1,3p'
+	@sed -n 3p $(DEMO)/diagnosis.md
 	@echo "report:  $(DEMO)/report/report.html"
 	@echo "MLflow:  make mlflow, then http://127.0.0.1:5000"
 

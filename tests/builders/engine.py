@@ -61,7 +61,7 @@ def running_server(target: Path, folder: Path, *flags: str) -> Iterator[Server]:
     command = [
         *(sys.executable, "-m", "sglang.launch_server", "--model-path", str(target)),
         *("--host", "127.0.0.1", "--port", str(port), *SERVER_FLAGS),
-        *("--max-total-tokens", "8192", "--max-running-requests", "16", "--skip-server-warmup"),
+        *("--max-total-tokens", "8192", "--max-running-requests", "16"),
         *flags,
     ]
     with server.log.open("wb") as log:
