@@ -116,7 +116,7 @@ def write_draft(pair: Pair, directory: Path) -> list[str]:
         if (folder / name).is_file():
             shutil.copyfile(folder / name, directory / name)
     if pair.draft != pair.source:
-        config = json.dumps(pair.draft, indent=2, ensure_ascii=False)
+        config = json.dumps(pair.draft, indent=2)
         write_text(directory / "config.json", config + "\n")
     if index and renames:
         write_text(directory / index.name, renamed_index(index, renames))

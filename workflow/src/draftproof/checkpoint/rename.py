@@ -21,7 +21,6 @@ def write_renamed(source: Path, destination: Path, renames: Mapping[str, str]) -
         header = json.dumps(
             {renames.get(name, name): entry for name, entry in entries.items()},
             separators=(",", ":"),
-            ensure_ascii=False,
         ).encode()
         header += b" " * (-len(header) % ALIGNMENT_BYTES)
         new.write(len(header).to_bytes(LENGTH_BYTES, "little") + header)
