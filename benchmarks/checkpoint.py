@@ -37,7 +37,7 @@ def synthetic_target(folder: Path, tensors: int) -> None:
     rows = TOTAL_BYTES // TENSORS // (2 * 7168)
     weight_map: dict[str, str] = {}
     for shard in range(SHARDS):
-        file = f"model-{shard + 1:05}-of-{SHARDS:06}.safetensors"
+        file = f"model-{shard + 1:05}-of-{SHARDS:05}.safetensors"
         entries, end = {}, 0
         for number in range(each):
             name = (
