@@ -13,15 +13,14 @@ from draftproof.checkpoint.validate import validation
 from draftproof.files import schema_faults
 from tests.builders import tiny_models
 from tests.builders.checkpoints import (
-    COMPANIONS,
     DRAFT_VOCAB,
-    FAULTS,
     HIDDEN,
     IDS_KEY,
     VOCAB,
     tiny_draft,
     write_safetensors,
 )
+from tests.builders.checkpoints_faults import COMPANIONS, FAULTS
 
 ENGINE = "sglang==0.5.23"
 assert rules

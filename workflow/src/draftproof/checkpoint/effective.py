@@ -35,6 +35,9 @@ class Effective:
     num_attention_heads: Value[int | None]
     num_key_value_heads: Value[int | None]
     head_dim: Value[int | None]
+    latent: Value[
+        Mapping[str, int | None] | None
+    ]  # sizes of latent attention; None for heads of keys and values
     intermediate_size: Value[int | None]
     num_hidden_layers: Value[int | None]
     rms_norm_eps: Value[float]
@@ -64,18 +67,20 @@ class Effective:
 
 
 def derive(
-    engine: str, llama: Mapping[str, Any], draft: Config, target: Config, tensors: Collection[str]
+    engine: str, reader: Mapping[str, Any], draft: Config, target: Config, tensors: Collection[str]
 ) -> Effective:
-    """Return what the engine makes of a flat draft config; `llama` is that part of the engine's facts.
+    """Return what the engine makes of a flat draft config; `reader` is the part of its facts on the draft's class.
 
-    Sources: models/llama_eagle3.py and models/llama.py of sglang, LlamaConfig of transformers.
+    Sources: models/llama_eagle3.py, models/llama.py and models/kimi_k25_eagle3.py of sglang, LlamaConfig and
+    DeepseekV3Config of transformers.
     """
-    read = _Reader(draft, llama["config_defaults"])
+    read = _Reader(draft, reader["config_defaults"])
+    latent = {key: read.size(key).value for key in reader["latent_sizes"]} or None
     hidden, heads = read.size("hidden_size"), read.size("num_attention_heads")
     kv_heads = read.size("num_key_value_heads", heads.value)
     divided = hidden.value // heads.value if hidden.value and heads.value else None
     vocab = read.size("vocab_size")
-    draft_vocab, head = _vocabulary(draft, vocab)
+    draft_vocab, head = _vocabulary(draft, vocab, reader["needs_draft_vocab_size"])
     state = read.size("target_hidden_size", hidden.value)
     own_embedding = "target_hidden_size" in draft and state.value != hidden.value
     positions = read.size("max_position_embeddings")
@@ -86,12 +91,15 @@ def derive(
         target_hidden_size=state,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
-        head_dim=read.size("head_dim", divided),
+        head_dim=_latent_head(latent) if latent else read.size("head_dim", divided),
+        latent=Value(latent, EXPLICIT if latent else DEFAULT),
         intermediate_size=read.size("intermediate_size"),
         num_hidden_layers=read.size("num_hidden_layers"),
         rms_norm_eps=read.number("rms_norm_eps"),
-        rope=rope_of(draft, float(llama["config_defaults"]["rope_theta"]), positions.value),
-        norm_before_fc=_flag(nested if "norm_before_fc" in nested else draft, "norm_before_fc"),
+        rope=rope_of(draft, float(reader["config_defaults"]["rope_theta"]), positions.value),
+        norm_before_fc=_flag(nested if "norm_before_fc" in nested else draft, "norm_before_fc")
+        if reader["norm_before_fc"]
+        else Value(False, OVERRIDDEN, "this draft class has no norm before fc"),
         fc_norm=_flag(draft, "fc_norm", "use_aux_norm"),
         norm_output=_flag(draft, "norm_output"),
         norm_before_residual=_norm_before_residual(draft),
@@ -106,7 +114,7 @@ def derive(
         head_source=head,
         max_position_embeddings=positions,
         dtype=_dtype(draft),
-        num_aux_hidden_states=_states(draft, llama["states_without_ids"]),
+        num_aux_hidden_states=_states(draft, reader),
         boundaries=_boundaries(engine, target, draft),
     )
 
@@ -167,13 +175,15 @@ def _norm_before_residual(config: Config) -> Value[bool]:
     return Value(False, EXPLICIT if "norm_before_residual" in config else DEFAULT)
 
 
-def _vocabulary(config: Config, vocab: Value[int | None]) -> tuple[Value[int | None], Value[str]]:
+def _vocabulary(
+    config: Config, vocab: Value[int | None], needed: bool
+) -> tuple[Value[int | None], Value[str]]:
     """Return the draft vocabulary's size and where the head comes from (LlamaForCausalLMEagle3.__init__)."""
     tied = bool(config.get("tie_word_embeddings"))
-    if "draft_vocab_size" not in config:
+    if "draft_vocab_size" not in config and needed:
         missing: Value[int | None] = Value(None, DEFAULT, "the engine fails without this key")
         return missing, Value("embedding" if tied else "draft", DEFAULT)
-    if config["draft_vocab_size"] is None:
+    if config.get("draft_vocab_size") is None:
         whole = Value(vocab.value, DEFAULT, "null: the target's vocabulary")
         return whole, Value("embedding" if tied else "target", DEFAULT)
     own = Value(size(config, "draft_vocab_size"), EXPLICIT)
@@ -188,13 +198,23 @@ def _dtype(config: Config) -> Value[str]:
     return Value("float32", DEFAULT, note)
 
 
-def _states(config: Config, otherwise: int) -> Value[int | None]:
-    if config.get("num_aux_hidden_states") is not None:
+def _latent_head(latent: Mapping[str, int | None]) -> Value[int | None]:
+    plain, rotary = latent["qk_nope_head_dim"], latent["qk_rope_head_dim"]
+    whole = None if plain is None or rotary is None else plain + rotary
+    return Value(whole, EXPLICIT, "qk_nope_head_dim + qk_rope_head_dim")
+
+
+def _states(config: Config, reader: Mapping[str, Any]) -> Value[int | None]:
+    if reader["num_aux_hidden_states"] and config.get("num_aux_hidden_states") is not None:
         return Value(size(config, "num_aux_hidden_states"), EXPLICIT)
-    ids = eagle_config(config).get(IDS_KEY)
-    if isinstance(ids, list) and ids:
-        return Value(len(ids), EXPLICIT, f"length of eagle_config.{IDS_KEY}")
-    return Value(otherwise, DEFAULT)
+    places = [(eagle_config(config), f"eagle_config.{IDS_KEY}")]
+    if reader["counts_top_level_ids"]:
+        places.append((config, IDS_KEY))
+    for place, key in places:
+        ids = place.get(IDS_KEY)
+        if isinstance(ids, list) and ids:
+            return Value(len(ids), EXPLICIT, f"length of {key}")
+    return Value(reader["states_without_ids"], DEFAULT)
 
 
 def _boundaries(engine: str, target: Config, draft: Config) -> Value[list[int] | None]:

@@ -31,7 +31,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """``layout``: the rule reads tensors by the engine's names, so it waits for a draft that has them."""
+    """``layout``: the rule reads tensors by the engine's names, so it is asked of EAGLE-3 drafts alone."""
 
     id: str
     severity: Severity
@@ -74,7 +74,7 @@ def findings(pair: Pair) -> list[dict[str, Any]]:
             "fix": printable(fault.fix),
         }
         for rule in RULES.values()
-        if pair.layout_known or not rule.layout
+        if pair.dialect.eagle3 or not rule.layout
         for fault in rule.check(pair)
     ]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding["severity"]))
@@ -94,3 +94,22 @@ def plain(value: Any, depth: int = DEEPEST) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item, depth - 1) for item in value] if depth else "..."
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def page() -> str:
+    """Return the page that lists every rule (Markdown), in the order in which rules are asked."""
+    lines = [
+        "# What `draftproof validate` finds",
+        "",
+        "Generated from the rules by `python -m draftproof.checkpoint.rules`. An error: the draft cannot be served as it was",
+        "trained. A warning: acceptance may be lower than in training. An info: for knowing. Sources are files of sglang",
+        "0.5.23 under `sglang/srt`, unless they name something else.",
+        "",
+        "| id | severity | meaning | source |",
+        "|---|---|---|---|",
+    ]
+    for rule in RULES.values():
+        meaning = " ".join(rule.meaning.split()).replace("|", "\\|")
+        source = rule.source.replace("|", "\\|").replace("_", "\\_").replace("*", "\\*")
+        lines.append(f"| `{rule.id}` | {rule.severity} | {meaning} | {source} |")
+    return "\n".join(lines) + "\n"

@@ -1,4 +1,7 @@
-"""The tensors of a Llama-type EAGLE-3 draft as the engine names and shapes them (models/llama_eagle3.py)."""
+"""The tensors of an EAGLE-3 draft as the engine names and shapes them.
+
+Names are those of models/llama_eagle3.py; models/kimi_k25_eagle3.py (latent attention) differs in attention alone.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ MAP, MASK = "d2t", "t2d"
 HEAD, EMBEDDING, FC = "lm_head.weight", "embed_tokens.weight", "fc.weight"
 DROPPED_COMPUTATION = re.compile(
     r"layers\.\d+\.self_attn\.([qkv]_proj\.bias|[qk]_norm\.weight)$"
+    r"|layers\.\d+\.self_attn\.(q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj)\.bias$"
     r"|layers\.\d+\.mlp\.\w+_proj\.bias$|lm_head\.bias$"
 )
 NORMS_BEHIND_FLAGS = ("input_norm.", "fc_norm.")
@@ -47,8 +51,6 @@ def required(effective: Effective) -> dict[str, Shape]:
     e = effective
     hidden, inner = e.hidden_size.value, e.intermediate_size.value
     states, state = e.num_aux_hidden_states.value, e.target_hidden_size.value
-    q_rows = _times(e.num_attention_heads.value, e.head_dim.value)
-    kv_rows = _times(e.num_key_value_heads.value, e.head_dim.value)
     shapes: dict[str, Shape] = {FC: (hidden, _times(states, state)), "norm.weight": (hidden,)}
     for layer in range(e.num_hidden_layers.value or 0):
         prefix, fed = f"layers.{layer}", hidden
@@ -56,12 +58,10 @@ def required(effective: Effective) -> dict[str, Shape]:
             # The first layer sees the embedding beside the hidden state.
             fed = _times(2, hidden)
             shapes[f"{prefix}.input_layernorm.weight"] = (hidden,)
+        attention = _latent(e, fed) if e.latent.value else _heads(e, fed)
+        shapes |= {f"{prefix}.self_attn.{name}.weight": shape for name, shape in attention.items()}
         shapes |= {
             f"{prefix}.hidden_norm.weight": (hidden,),
-            f"{prefix}.self_attn.q_proj.weight": (q_rows, fed),
-            f"{prefix}.self_attn.k_proj.weight": (kv_rows, fed),
-            f"{prefix}.self_attn.v_proj.weight": (kv_rows, fed),
-            f"{prefix}.self_attn.o_proj.weight": (hidden, q_rows),
             f"{prefix}.post_attention_layernorm.weight": (hidden,),
             f"{prefix}.mlp.gate_proj.weight": (inner, hidden),
             f"{prefix}.mlp.up_proj.weight": (inner, hidden),
@@ -72,6 +72,33 @@ def required(effective: Effective) -> dict[str, Shape]:
     if e.embedding_source.value == "draft":
         shapes[EMBEDDING] = (e.vocab_size.value, hidden)
     return shapes
+
+
+def _heads(e: Effective, fed: int | None) -> dict[str, Shape]:
+    q_rows = _times(e.num_attention_heads.value, e.head_dim.value)
+    kv_rows = _times(e.num_key_value_heads.value, e.head_dim.value)
+    return {
+        "q_proj": (q_rows, fed),
+        "k_proj": (kv_rows, fed),
+        "v_proj": (kv_rows, fed),
+        "o_proj": (e.hidden_size.value, q_rows),
+    }
+
+
+def _latent(e: Effective, fed: int | None) -> dict[str, Shape]:
+    sizes, heads = e.latent.value or {}, e.num_attention_heads.value
+    q_rank, kv_rank = sizes.get("q_lora_rank"), sizes.get("kv_lora_rank")
+    plain, rotary = sizes.get("qk_nope_head_dim"), sizes.get("qk_rope_head_dim")
+    value = sizes.get("v_head_dim")
+    return {
+        "q_a_proj": (q_rank, fed),
+        "q_a_layernorm": (q_rank,),
+        "q_b_proj": (_times(heads, e.head_dim.value), q_rank),
+        "kv_a_proj_with_mqa": (_plus(kv_rank, rotary), fed),
+        "kv_a_layernorm": (kv_rank,),
+        "kv_b_proj": (_times(heads, _plus(plain, value)), kv_rank),
+        "o_proj": (e.hidden_size.value, _times(heads, value)),
+    }
 
 
 def optional(effective: Effective) -> dict[str, Shape]:
@@ -97,6 +124,10 @@ def fits(shape: tuple[int, ...], wanted: Shape) -> bool:
     return len(shape) == len(wanted) and all(
         w is None or s == w for s, w in zip(shape, wanted, strict=True)
     )
+
+
+def _plus(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b
 
 
 def _times(a: int | None, b: int | None) -> int | None:

@@ -15,6 +15,7 @@ from draftproof.checkpoint.dialect import Dialect, recognise
 from draftproof.checkpoint.effective import Effective, derive
 from draftproof.checkpoint.safetensors_header import Tensor
 from draftproof.checkpoint.scan import Scan, scan
+from draftproof.checkpoint.translate import Translation, translate
 from draftproof.checkpoint.weights import Weights, checkpoint_digest, open_weights
 from draftproof.engines import facts
 from draftproof.errors import InputError
@@ -23,12 +24,16 @@ from draftproof.progress import progress
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """The draft's config and tensors, the target's config, and the engine's view of both."""
+    """The draft's config and tensors, the target's config, and the engine's view of both.
+
+    ``draft`` is the config that would be served, ``source`` the one in the draft's folder.
+    """
 
     engine: str
     facts: Mapping[str, Any]
     draft_path: Path
-    draft: Config
+    source: Config
+    translation: Translation
     weights: Weights
     target_path: Path
     target: Config
@@ -40,24 +45,22 @@ class Pair:
         """The target's config of its language model alone."""
         return text_config(self.target)
 
-    @cached_property
-    def reader(self) -> str | None:
-        """Which layout of tensors the named architecture has: llama, none (not checked), or None when unknown."""
-        known = self.facts["draft_architectures"].get(self.effective.architecture.value)
-        return None if known is None else str(known["reader"])
+    @property
+    def draft(self) -> Config:
+        """The config that would be served."""
+        return self.translation.config
 
     @cached_property
-    def layout_known(self) -> bool:
-        """Whether the tensors can be checked one by one.
-
-        A draft under a wrong architecture name is checked too, so that all its faults show at once.
-        """
-        return self.dialect.eagle3 and self.dialect.flat and self.reader in {"llama", None}
+    def reader(self) -> Mapping[str, Any]:
+        """How the engine's class for this draft reads config and tensors."""
+        return reader_of(self.facts, self.draft)
 
     @cached_property
     def names(self) -> dict[str, list[str]]:
         """{the engine's name: names in the file}."""
-        return layout.engine_names(self.weights.tensors, self.facts["llama"]["renames"])
+        file_names = {self.translation.renames.get(n, n): n for n in self.weights.tensors}
+        found = layout.engine_names(file_names, self.reader["renames"])
+        return {name: [file_names[one] for one in served] for name, served in found.items()}
 
     @cached_property
     def scans(self) -> dict[str, Scan]:
@@ -89,16 +92,26 @@ def read_pair(draft: Path, target: Path, engine: str) -> Pair:
             )
     config, target_config = read_config(draft, "draft"), read_config(target, "target")
     weights = open_weights(draft)
-    known_architecture = architecture(config) in known["draft_architectures"]
-    dialect = recognise(config, weights.tensors, known_architecture)
+    architectures = known["draft_architectures"]
+    dialect = recognise(config, weights.tensors, architecture(config) in architectures)
+    translation = translate(engine, dialect, config, target_config, weights.tensors, architectures)
+    served = translation.config
     return Pair(
         engine=engine,
         facts=known,
         draft_path=draft,
-        draft=config,
+        source=config,
+        translation=translation,
         weights=weights,
         target_path=target,
         target=target_config,
         dialect=dialect,
-        effective=derive(engine, known["llama"], config, target_config, weights.tensors),
+        effective=derive(engine, reader_of(known, served), served, target_config, weights.tensors),
     )
+
+
+def reader_of(known: Mapping[str, Any], served: Config) -> Mapping[str, Any]:
+    """Return the engine's facts on the class that reads a config; a Llama-type one when it names no class."""
+    name = known["draft_architectures"].get(architecture(served), {}).get("reader", "llama")
+    found: Mapping[str, Any] = known[name]
+    return found

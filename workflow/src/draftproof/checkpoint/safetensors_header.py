@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from draftproof.errors import InputError
 
@@ -40,9 +40,11 @@ IMPOSTORS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tensor:
-    """Where a tensor's values lie: bytes ``begin`` to ``end`` of the file."""
+class Tensor(NamedTuple):
+    """Where a tensor's values lie: bytes ``begin`` to ``end`` of the file.
+
+    A tuple, because a big target has hundreds of thousands.
+    """
 
     name: str
     dtype: str
@@ -106,7 +108,11 @@ def _parse(raw: bytes, where: str) -> Mapping[str, Any]:
         return found
 
     try:
-        header = json.loads(raw.decode("utf-8"), object_pairs_hook=without_duplicates)
+        text = raw.decode("utf-8")
+        header = json.loads(text)
+        if not isinstance(header, dict) or text.count(":") != _pairs(header):
+            # Perhaps a key stands twice, perhaps a name has a colon: the slow way tells.
+            header = json.loads(text, object_pairs_hook=without_duplicates)
     except (ValueError, RecursionError) as error:
         raise InputError(f"its header is not JSON ({str(error)[:100]})", where, FETCH) from None
     if not isinstance(header, dict):
@@ -117,47 +123,72 @@ def _parse(raw: bytes, where: str) -> Mapping[str, Any]:
     return header
 
 
-def _natural(value: object) -> bool:
-    return type(value) is int and 0 <= value < MAX_DIMENSION
+def _pairs(header: Mapping[str, Any]) -> int:
+    """Return how many keys a header has with those of its entries: as many colons it holds, unless a key was lost."""
+    return len(header) + sum(len(entry) for entry in header.values() if isinstance(entry, dict))
 
 
-def _tensor(name: str, entry: object, path: Path, base: int) -> Tensor:
-    def wrong(what: str) -> InputError:
-        return InputError(f"tensor {name[:200]!r} {what}", str(path), FETCH)
+def _naturals(values: object) -> bool:
+    """Return whether values is a list of sizes. A plain loop: it runs half a million times on a big target."""
+    if type(values) is not list:
+        return False
+    for value in values:  # noqa: SIM110
+        if type(value) is not int or not 0 <= value < MAX_DIMENSION:
+            return False
+    return True
 
-    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise wrong("is not described by exactly dtype, shape and data_offsets")
-    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+
+def _wrong(name: str, path: Path, what: str) -> InputError:
+    return InputError(f"tensor {name[:200]!r} {what}", str(path), FETCH)
+
+
+def _tensor(name: str, entry: Any, path: Path, base: int) -> Tensor:
+    try:
+        dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+        exact = len(entry) == 3
+    except (KeyError, TypeError):
+        exact = False
+    if not exact:
+        raise _wrong(name, path, "is not described by exactly dtype, shape and data_offsets")
     if not isinstance(dtype, str) or dtype not in BITS:
-        raise wrong(f"has the unknown dtype {str(dtype)[:40]!r}")
-    if not isinstance(shape, list) or not all(map(_natural, shape)):
-        raise wrong(f"has the shape {str(shape)[:80]}, not a list of sizes")
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_natural, offsets)):
-        raise wrong(f"has the data_offsets {str(offsets)[:80]}, not [begin, end]")
+        raise _wrong(name, path, f"has the unknown dtype {str(dtype)[:40]!r}")
+    if not _naturals(shape):
+        raise _wrong(name, path, f"has the shape {str(shape)[:80]}, not a list of sizes")
+    if not _naturals(offsets) or len(offsets) != 2:
+        raise _wrong(name, path, f"has the data_offsets {str(offsets)[:80]}, not [begin, end]")
     begin, end = offsets
     bits = math.prod(shape) * BITS[dtype]
     if bits % 8 or end - begin != bits // 8:
-        raise wrong(
-            f"holds {end - begin} bytes, but {dtype} {str(shape)[:80]} needs {str(-(-bits // 8))[:40]}"
-        )
-    return Tensor(
-        name=name, dtype=dtype, shape=tuple(shape), path=path, begin=base + begin, end=base + end
-    )
+        needed = str(-(-bits // 8))[:40]
+        what = f"holds {end - begin} bytes, but {dtype} {str(shape)[:80]} needs {needed}"
+        raise _wrong(name, path, what)
+    return Tensor(name, dtype, tuple(shape), path, base + begin, base + end)
 
 
 def _check_layout(tensors: list[Tensor], base: int, size: int, where: str) -> None:
     """Raise InputError unless the tensors cover the file from the header's end to the file's end exactly once."""
-    position, before = base, "the header"
-    for tensor in sorted(tensors, key=lambda t: (t.begin, t.end)):
+    position = base
+    for tensor in tensors:
         if tensor.begin != position:
-            fault = "a gap" if tensor.begin > position else "an overlap"
-            raise InputError(
-                f"{fault} of {abs(tensor.begin - position)} bytes between {before[:200]} and {tensor.name[:200]!r}",
-                where,
-                FETCH,
-            )
-        position, before = tensor.end, repr(tensor.name)
+            position = _check_any_order(tensors, base, where)
+            break
+        position = tensor.end
     if size < position:
         raise InputError(f"is cut off: {size} bytes of {position}", where, FETCH)
     if size > position:
         raise InputError(f"has {size - position} bytes behind the last tensor", where, FETCH)
+
+
+def _check_any_order(tensors: list[Tensor], base: int, where: str) -> int:
+    """Return where the last tensor ends, when the header's order is not that of the values."""
+    position, before = base, "its header"
+    for tensor in sorted(tensors, key=attrgetter("begin", "end")):
+        if tensor.begin != position:
+            fault = "a gap" if tensor.begin > position else "an overlap"
+            raise InputError(
+                f"{fault} of {abs(tensor.begin - position)} bytes between {before[:200]!r} and {tensor.name[:200]!r}",
+                where,
+                FETCH,
+            )
+        position, before = tensor.end, tensor.name
+    return position

@@ -5,10 +5,14 @@ Headers are read at once and values only when asked for. No pickle is ever opene
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +50,8 @@ def open_weights(path: Path) -> Weights:
         return _gather((path,), None)
     index = path / INDEX
     if index.is_file():
-        return _indexed(path, index)
+        with _collector_paused():
+            return _indexed(path, index)
     found = sorted(p for p in path.glob("*.safetensors") if p.is_file() or p.is_symlink())
     # An engine that sees both the vendor's consolidated file and the usual one reads the usual one.
     read = [p for p in found if not p.name.endswith("consolidated.safetensors")]
@@ -77,17 +82,29 @@ def _gather(
 ) -> Weights:
     tensors: dict[str, Tensor] = {}
     for file in files:
-        for name, tensor in read_header(file).items():
-            if name in tensors:
-                raise InputError(
-                    f"tensor {name!r} is in {tensors[name].path.name} too",
-                    str(file),
-                    "Remove the file that does not belong to the checkpoint.",
-                )
-            tensors[name] = tensor
+        found = read_header(file)
+        if (twice := next(iter(tensors.keys() & found.keys()), None)) is not None:
+            raise InputError(
+                f"tensor {twice!r} is in {tensors[twice].path.name} too",
+                str(file),
+                "Remove the file that does not belong to the checkpoint.",
+            )
+        tensors |= found
     if not tensors:
         raise InputError("holds no tensor", str(files[0]), "Fetch or save the weights again.")
     return Weights(files=files, index=index, tensors=tensors, ignored_files=ignored_files)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Keep the garbage collector from walking all tensors again and again while more of them are made."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
 
 
 def _indexed(directory: Path, index: Path) -> Weights:
@@ -106,12 +123,18 @@ def _indexed(directory: Path, index: Path) -> Weights:
     beside = sorted(p.name for p in directory.glob("*.safetensors") if p.name not in names)
     weights = _gather(tuple(directory / name for name in names), index, tuple(beside))
     stale = "Fetch the index and the weights again; they are not of one checkpoint."
-    for tensor, file in mapping.items():
-        if tensor not in weights.tensors or weights.tensors[tensor].path.name != file:
-            raise InputError(f"says that {file!r} holds {tensor!r}; it does not", str(index), stale)
-    for tensor in weights.tensors:
-        if tensor not in mapping:
-            raise InputError(f"does not name the tensor {tensor!r}", str(index), stale)
+    names_of = {str(path): path.name for path in weights.files}
+    held: dict[str, str] = {}
+    for file, tensors in groupby(weights.tensors.values(), attrgetter("path")):
+        held |= dict.fromkeys((tensor.name for tensor in tensors), names_of[str(file)])
+    if held != mapping:
+        for tensor, file in mapping.items():
+            if held.get(tensor) != file:
+                raise InputError(
+                    f"says that {file!r} holds {tensor!r}; it does not", str(index), stale
+                )
+        unnamed = next(tensor for tensor in held if tensor not in mapping)
+        raise InputError(f"does not name the tensor {unnamed!r}", str(index), stale)
     return weights
 
 

@@ -6,9 +6,20 @@ from draftproof.checkpoint.rules import (
     rope,
     target,
     tensors,
+    tokenizer,
     values,
     vocabulary,
     wiring,
 )
 
-__all__ = ["config", "meaning", "rope", "target", "tensors", "values", "vocabulary", "wiring"]
+__all__ = [
+    "config",
+    "meaning",
+    "rope",
+    "target",
+    "tensors",
+    "tokenizer",
+    "values",
+    "vocabulary",
+    "wiring",
+]

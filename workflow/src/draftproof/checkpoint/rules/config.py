@@ -5,76 +5,98 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from draftproof.checkpoint.configuration import FLAGS, SIZES, is_size, size
+from draftproof.checkpoint.configuration import architecture as named_architecture
+from draftproof.checkpoint.dialect import OTHERS
+from draftproof.checkpoint.effective import derive
 from draftproof.checkpoint.findings import Fault, rule
 from draftproof.checkpoint.layout import HEAD
 from draftproof.checkpoint.pair import Pair
 
-LLAMA_EAGLE3 = "LlamaForCausalLMEagle3"
-
 
 @rule("draft.not-eagle3", "error", "models/llama_eagle3.py, LlamaModel.__init__")
 def not_eagle3(pair: Pair) -> Iterator[Fault]:
-    """The checkpoint is no EAGLE-3 draft: nothing in it merges several hidden states of a target."""
-    if pair.dialect.eagle3 or not pair.dialect.flat:
+    """The checkpoint is no EAGLE-3 draft: P-EAGLE, EAGLE-1/2, MTP layers, a whole model, or nothing that is known."""
+    if pair.dialect.eagle3 or _same_folder(pair):
         return
     names = list(pair.weights.tensors)
+    message, fix = OTHERS[pair.dialect.name]
     yield Fault(
         subject="tensors",
-        message="this is no EAGLE-3 draft: it has neither fc.weight nor a hidden_norm in its first layer",
-        evidence={"architectures": pair.draft.get("architectures"), "tensors": names[:8]},
-        fix="Give the draft's folder, not the target's; EAGLE-1/2 and MTP drafts are of another kind.",
+        message=message,
+        evidence={"architectures": pair.source.get("architectures"), "tensors": names[:8]},
+        fix=fix,
     )
 
 
-@rule("draft.convert-first", "error", "no reader of speculators' configs in sglang 0.5.23")
+@rule("draft.is-target", "error", "an EAGLE-3 draft is a checkpoint of its own")
+def is_target(pair: Pair) -> Iterator[Fault]:
+    """Draft and target are the same folder."""
+    if _same_folder(pair):
+        yield Fault(
+            subject="draft",
+            message="draft and target are the same folder",
+            fix="Give the draft's own folder.",
+        )
+
+
+def _same_folder(pair: Pair) -> bool:
+    return pair.draft_path.resolve() == pair.target_path.resolve()
+
+
+@rule("draft.convert-first", "warning", "models/llama_eagle3.py reads flat configs only")
 def convert_first(pair: Pair) -> Iterator[Fault]:
-    """The config is nested as the speculators toolkit writes it; the engine reads flat ones only."""
-    if pair.dialect.flat:
+    """As it is, the engine reads the checkpoint otherwise than it was trained, or not at all; `convert` translates it.
+
+    All other findings are on the translated draft.
+    """
+    if not pair.dialect.eagle3:
         return
-    nested = pair.draft.get("transformer_layer_config")
-    yield Fault(
-        subject="config.json",
-        message="the config is in the speculators layout, which the engine does not read",
-        evidence={
-            "lift": sorted(nested) if isinstance(nested, dict) else [],
-            "norm_before_residual": pair.draft.get("norm_before_residual"),
-        },
-        fix="Lift the keys of transformer_layer_config to the top level, name the architecture"
-        f" {LLAMA_EAGLE3} and the model_type llama, and give the layer ids in eagle_config.",
-    )
+    nested = pair.source.get("transformer_layer_config")
+    otherwise = _read_otherwise(pair)
+    if pair.dialect.name == "speculators" or pair.translation.renames or otherwise:
+        yield Fault(
+            subject="config.json",
+            message=f"the engine does not read this {pair.dialect.name} checkpoint as it was trained",
+            evidence={
+                "lift": sorted(nested) if isinstance(nested, dict) else [],
+                "renamed tensors": dict(list(pair.translation.renames.items())[:40]),
+                "read otherwise": otherwise,
+            },
+            fix="Serve what draftproof convert writes; the other findings are on that.",
+        )
 
 
-@rule("config.architecture", "error", "models/registry.py; models/*_eagle3.py, EntryClass")
+def _read_otherwise(pair: Pair) -> list[str]:
+    """Return what the engine would make otherwise of the config as it stands, ids of layers above all."""
+    if pair.dialect.name != "modelopt":
+        return []
+    as_it_is = derive(pair.engine, pair.reader, pair.source, pair.target, pair.weights.tensors)
+    pairs = (("boundaries", as_it_is.boundaries, pair.effective.boundaries),)
+    return [
+        f"{name} {one.value}, not {two.value}" for name, one, two in pairs if one.value != two.value
+    ]
+
+
+@rule("config.architecture", "warning", "models/registry.py; models/*_eagle3.py, EntryClass")
 def architecture(pair: Pair) -> Iterator[Fault]:
-    """The architecture is none of the engine's EAGLE-3 drafts."""
-    if not pair.dialect.flat or not pair.dialect.eagle3 or pair.reader is not None:
+    """The architecture is none of the engine's EAGLE-3 drafts, though the tensors are; `convert` writes the right one."""
+    known = pair.facts["draft_architectures"]
+    named = named_architecture(pair.source)
+    if not pair.dialect.eagle3 or pair.dialect.name == "speculators" or named in known:
         return
+    right = pair.effective.architecture.value
     yield Fault(
         subject="architectures",
-        message=f"the engine has no EAGLE-3 draft called {pair.effective.architecture.value}",
-        evidence={
-            "architectures": pair.draft.get("architectures"),
-            "known": sorted(pair.facts["draft_architectures"]),
-        },
-        fix=f'The tensors are those of an EAGLE-3 draft: write "architectures": ["{LLAMA_EAGLE3}"].',
+        message=f"the engine has no EAGLE-3 draft called {named}; the tensors are those of {right}",
+        evidence={"architectures": pair.source.get("architectures"), "known": sorted(known)},
+        fix=f'Serve what draftproof convert writes, or write "architectures": ["{right}"].',
     )
-
-
-@rule("draft.tensors-unchecked", "warning", "this version of draftproof")
-def tensors_unchecked(pair: Pair) -> Iterator[Fault]:
-    """The engine reads this architecture, but its tensors are not checked one by one yet."""
-    if pair.dialect.flat and pair.reader == "none":
-        yield Fault(
-            subject="architectures",
-            message=f"the tensors of {pair.effective.architecture.value} are not checked by this version",
-            fix="Watch the served accept length.",
-        )
 
 
 @rule("config.model-type", "error", "transformers AutoConfig: needs model_type")
 def model_type(pair: Pair) -> Iterator[Fault]:
     """model_type is missing, so transformers cannot read the config."""
-    if pair.dialect.flat and pair.dialect.eagle3 and not pair.draft.get("model_type"):
+    if pair.dialect.eagle3 and not pair.draft.get("model_type"):
         yield Fault(
             subject="model_type",
             message="model_type is missing; the engine cannot read the config without it",
@@ -82,10 +104,38 @@ def model_type(pair: Pair) -> Iterator[Fault]:
         )
 
 
+@rule("config.layers", "error", "models/kimi_k25_eagle3.py, Eagle3MLAModel.__init__", layout=True)
+def layers(pair: Pair) -> Iterator[Fault]:
+    """The draft has more layers than the engine's class builds."""
+    count, most = pair.effective.num_hidden_layers.value, pair.reader["most_layers"]
+    if count and most and count > most:
+        yield Fault(
+            subject="num_hidden_layers",
+            message=f"{pair.effective.architecture.value} builds {most} layer, the config says {count}",
+            evidence={"num_hidden_layers": count, "most": most},
+            fix="Write the number of layers that the weights have.",
+        )
+
+
+@rule(
+    "config.layer-types", "error", "transformers PreTrainedConfig.validate_layer_type", layout=True
+)
+def layer_types(pair: Pair) -> Iterator[Fault]:
+    """layer_types does not name one kind per layer, as when it was copied from the target."""
+    kinds, count = pair.draft.get("layer_types"), pair.effective.num_hidden_layers.value
+    if isinstance(kinds, list) and count and len(kinds) != count:
+        yield Fault(
+            subject="layer_types",
+            message=f"layer_types names {len(kinds)} layers, the draft has {count}: the config is refused",
+            evidence={"layer_types": kinds[:8], "num_hidden_layers": count},
+            fix="Leave out what was copied from the target, or name the draft's own layers.",
+        )
+
+
 @rule("config.not-a-size", "error", "transformers LlamaConfig (strict types)", layout=True)
 def not_a_size(pair: Pair) -> Iterator[Fault]:
     """A size is no positive whole number."""
-    for key in SIZES:
+    for key in (*SIZES, *pair.reader["latent_sizes"]):
         value = pair.draft.get(key)
         if value is not None and not is_size(value, key):
             yield Fault(
@@ -132,7 +182,7 @@ def heads(pair: Pair) -> Iterator[Fault]:
 @rule("config.hidden-act", "error", "models/llama.py, LlamaMLP.__init__", layout=True)
 def hidden_act(pair: Pair) -> Iterator[Fault]:
     """The activation is one the engine's draft does not have."""
-    known = pair.facts["llama"]["hidden_acts"]
+    known = pair.reader["hidden_acts"]
     value = pair.draft.get("hidden_act", known[0])
     if value not in known:
         yield Fault(
@@ -151,7 +201,7 @@ def hidden_act(pair: Pair) -> Iterator[Fault]:
 )
 def draft_vocab_size(pair: Pair) -> Iterator[Fault]:
     """draft_vocab_size is missing; the engine fails on reading it (null is allowed: the target's head is used)."""
-    if "draft_vocab_size" in pair.draft:
+    if "draft_vocab_size" in pair.draft or not pair.reader["needs_draft_vocab_size"]:
         return
     head = pair.tensor(HEAD)
     rows = head.shape[0] if head and head.shape else None
@@ -171,7 +221,8 @@ def draft_vocab_size(pair: Pair) -> Iterator[Fault]:
 )
 def target_hidden_size(pair: Pair) -> Iterator[Fault]:
     """target_hidden_size is there but null, with which the engine tries to multiply."""
-    if "target_hidden_size" in pair.draft and pair.draft["target_hidden_size"] is None:
+    allowed = pair.reader["null_target_hidden_size"]
+    if not allowed and pair.draft.get("target_hidden_size", 0) is None:
         yield Fault(
             subject="target_hidden_size",
             message="target_hidden_size is null; the engine multiplies with it and fails",

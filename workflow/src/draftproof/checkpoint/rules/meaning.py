@@ -10,6 +10,12 @@ from draftproof.checkpoint.findings import Fault, rule
 from draftproof.checkpoint.pair import Pair
 
 MODEL = "models/llama_eagle3.py, LlamaModel.__init__"
+MODELOPT_USUAL = {
+    "use_input_layernorm_in_first_layer": True,
+    "use_last_layernorm": True,
+    "use_mtp_layernorm": False,
+    "next_layer_regular": True,
+}
 
 
 @rule("norms.flag-missing", "error", f"{MODEL} (input_norm, fc_norm)", layout=True)
@@ -71,7 +77,57 @@ def before_residual(pair: Pair) -> Iterator[Fault]:
         yield Fault(
             subject="norm_before_residual",
             message="norm_before_residual is true; the engine cannot compute that and no change of weights replaces it",
-            fix="Train with it off, or serve with vLLM.",
+            fix="Train with norm_before_residual off, serve with vLLM, or patch LlamaDecoderLayer of the engine.",
+        )
+
+
+@rule(
+    "norms.before-residual-unsaid",
+    "error",
+    "speculators reads the missing key as false, vLLM as true",
+)
+def before_residual_unsaid(pair: Pair) -> Iterator[Fault]:
+    """A speculators config does not say norm_before_residual, and its readers disagree on what that means."""
+    if pair.dialect.name == "speculators" and pair.source.get("norm_before_residual") is None:
+        yield Fault(
+            subject="norm_before_residual",
+            message="norm_before_residual is missing; speculators reads that as false, vLLM as true",
+            fix="Write what the draft was trained with; only false can be served here.",
+        )
+
+
+@rule(
+    "norms.output-specforge",
+    "warning",
+    "SpecForge modeling/draft/llama3_eagle.py, compute_logits",
+)
+def output_specforge(pair: Pair) -> Iterator[Fault]:
+    """SpecForge's norm_output is about its head; the engine would feed back the normed state, which was not trained."""
+    if pair.dialect.name == "specforge" and pair.source.get("norm_output") is True:
+        yield Fault(
+            subject="norm_output",
+            message="norm_output is true: SpecForge feeds back the state before the norm all the same, the engine would not",
+            evidence={"norm_output": True},
+            fix="draftproof convert leaves the key out. If another trainer made this draft, say so by leaving out"
+            " transformers_version.",
+        )
+
+
+@rule(
+    "meaning.modelopt",
+    "error",
+    "models/llama_eagle3.py reads none of these keys",
+)
+def modelopt(pair: Pair) -> Iterator[Fault]:
+    """Model-Optimizer trained another arrangement of norms or layers than the engine computes."""
+    nested = eagle_config(pair.source)
+    other = {k: nested[k] for k, usual in MODELOPT_USUAL.items() if nested.get(k, usual) != usual}
+    if pair.dialect.name == "modelopt" and other:
+        yield Fault(
+            subject=f"eagle_config.{next(iter(other))}",
+            message=f"the draft was trained with {other}, which the engine does not compute",
+            evidence=other,
+            fix="Train with Model-Optimizer's defaults, or serve with TensorRT-LLM.",
         )
 
 
@@ -83,6 +139,8 @@ def before_residual(pair: Pair) -> Iterator[Fault]:
 )
 def attention_bias(pair: Pair) -> Iterator[Fault]:
     """The bias of attention's output and the config's switches do not go together."""
+    if pair.effective.latent.value:
+        return
     has = any(name.endswith("self_attn.o_proj.bias") for name in pair.names)
     switches = {key: bool(pair.draft.get(key)) for key in ("attention_bias", "bias")}
     said_elsewhere = any(layout.DROPPED_COMPUTATION.fullmatch(name) for name in pair.names) or (
@@ -108,7 +166,8 @@ def attention_bias(pair: Pair) -> Iterator[Fault]:
 def sliding_window(pair: Pair) -> Iterator[Fault]:
     """The draft was trained with a sliding window, which the engine does not read from the config."""
     kinds = pair.draft.get("layer_types")
-    if isinstance(kinds, list) and "sliding_attention" in kinds:
+    layers = pair.effective.num_hidden_layers.value
+    if isinstance(kinds, list) and "sliding_attention" in kinds and len(kinds) == layers:
         window = pair.draft.get("sliding_window")
         yield Fault(
             subject="layer_types",
@@ -134,8 +193,7 @@ def embedding_overwritten(pair: Pair) -> Iterator[Fault]:
 
 
 def _norms(pair: Pair) -> list[tuple[str, str, bool]]:
-    """Return (start of the tensors' names, flag, whether it is on) of the two norms before fc."""
-    return [
-        ("input_norm.", "norm_before_fc", pair.effective.norm_before_fc.value),
-        ("fc_norm.", "fc_norm", pair.effective.fc_norm.value),
-    ]
+    """Return (start of the tensors' names, flag, whether it is on) of the norms before fc that the engine has."""
+    whole = ("input_norm.", "norm_before_fc", pair.effective.norm_before_fc.value)
+    each = ("fc_norm.", "fc_norm", pair.effective.fc_norm.value)
+    return [whole, each] if pair.reader["norm_before_fc"] else [each]

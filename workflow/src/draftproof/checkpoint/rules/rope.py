@@ -11,13 +11,14 @@ from draftproof.checkpoint.findings import Fault, rule
 from draftproof.checkpoint.pair import Pair
 
 READ = "transformers/modeling_rope_utils.py; sglang models/llama.py, LlamaDecoderLayer.__init__"
+EAGLE_THETA = 10000.0
 KEYS = ("rope_theta", "rope_parameters", "rope_scaling")
 
 
 @rule("rope.type", "error", "layers/rotary_embedding/factory.py, get_rope", layout=True)
 def kind(pair: Pair) -> Iterator[Fault]:
     """The engine knows no rotary scaling of this name."""
-    known = pair.facts["llama"]["rope_types"]
+    known = pair.reader["rope_types"]
     if pair.effective.rope.value["type"] not in known:
         yield Fault(
             subject="rope",
@@ -54,6 +55,24 @@ def differs(pair: Pair) -> Iterator[Fault]:
 
 
 @rule(
+    "rope.eagle-training",
+    "warning",
+    "EAGLE's training builds its rotary positions with base 10000, whatever the config says",
+    layout=True,
+)
+def eagle_training(pair: Pair) -> Iterator[Fault]:
+    """EAGLE's own training ignores rope_theta, so a config that names another than 10000 changes serving alone."""
+    theta = pair.effective.rope.value["theta"]
+    if pair.dialect.name == "eagle" and theta != EAGLE_THETA:
+        yield Fault(
+            subject="rope_theta",
+            message=f"the engine uses rope_theta {theta:g}; EAGLE's own training uses {EAGLE_THETA:g} whatever the config says",
+            evidence={"rope_theta": theta},
+            fix='If EAGLE\'s code trained it, write "rope_theta": 10000.',
+        )
+
+
+@rule(
     "target.context-length",
     "warning",
     "configs/model_config.py, _derive_context_length",
@@ -62,7 +81,7 @@ def differs(pair: Pair) -> Iterator[Fault]:
 def too_short(pair: Pair) -> Iterator[Fault]:
     """The draft's context is shorter than the target's; the engine refuses to start as it is."""
     keys = pair.facts["context_length_keys"]
-    whole = dict(pair.facts["llama"]["config_defaults"])
+    whole = dict(pair.reader["config_defaults"])
     defaulted = {"max_position_embeddings": whole["max_position_embeddings"], **pair.draft}
     own = context_length(defaulted, keys, pair.effective.rope.value)
     target = context_length(pair.target_text, keys, _rope(pair.target_text))

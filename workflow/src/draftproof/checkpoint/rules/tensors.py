@@ -9,6 +9,8 @@ from draftproof.checkpoint.findings import Fault, rule
 from draftproof.checkpoint.pair import Pair
 
 LOADER = "models/llama_eagle3.py, LlamaForCausalLMEagle3.load_weights"
+# Copies of the target's head and norm that speculators saved at times; only its training uses them.
+TARGETS_OWN = {"verifier_lm_head.weight", "verifier_norm.weight"}
 PLAIN_DTYPES = {"F64", "F32", "F16", "BF16"}
 
 
@@ -46,11 +48,11 @@ def clash(pair: Pair) -> Iterator[Fault]:
 @rule("tensors.dropped", "error", f"{LOADER}: names without a parameter are skipped", layout=True)
 def dropped(pair: Pair) -> Iterator[Fault]:
     """Tensors that take part in the trained computation, and for which the engine has no place."""
-    lost = [name for name in pair.names if layout.DROPPED_COMPUTATION.fullmatch(name)]
+    lost = [name for name in pair.names if _takes_part(pair, name)]
     if lost:
         yield Fault(
             subject=lost[0],
-            message=f"{len(lost)} trained tensors (biases or query/key norms) are dropped without a word",
+            message=f"{len(lost)} trained tensors (biases or norms) have no place in the engine's draft and are dropped",
             evidence={"tensors": lost},
             fix="The engine's draft cannot compute with them: train a draft without them.",
         )
@@ -70,7 +72,8 @@ def unused(pair: Pair) -> Iterator[Fault]:
         for name, sources in pair.names.items()
         if name not in known
         and not name.startswith(layout.NORMS_BEHIND_FLAGS)
-        and not layout.DROPPED_COMPUTATION.fullmatch(name)
+        and not _takes_part(pair, name)
+        and not (pair.dialect.name == "speculators" and name in TARGETS_OWN)
         for source in sources
     ]
     if extra:
@@ -173,3 +176,10 @@ def other_files(pair: Pair) -> Iterator[Fault]:
             evidence={"files": list(pair.weights.ignored_files)},
             fix="Remove them, or the index that leaves them out.",
         )
+
+
+def _takes_part(pair: Pair, name: str) -> bool:
+    """Return whether a tensor took part in training and the engine's class has no place for it."""
+    if name.startswith("input_norm.") and not pair.reader["norm_before_fc"]:
+        return True
+    return layout.DROPPED_COMPUTATION.fullmatch(name) is not None

@@ -1,0 +1,225 @@
+"""The smallest change of a healthy draft that brings about each finding, by the finding's id."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tests.builders.checkpoints import HIDDEN, IDS_KEY, VOCAB, Parts
+from tests.builders.checkpoints_dialects import eagle, mla, plain, speculators
+
+
+def _config(**changes: Any) -> Callable[[Parts], None]:
+    return lambda parts: parts.config.update(changes)
+
+
+def _without(key: str) -> Callable[[Parts], None]:
+    return lambda parts: parts.config.pop(key)
+
+
+def _target(**changes: Any) -> Callable[[Parts], None]:
+    return lambda parts: parts.target.update(changes)
+
+
+def _ids(*ids: Any) -> Callable[[Parts], None]:
+    return lambda parts: parts.config["eagle_config"].update({IDS_KEY: list(ids)})
+
+
+def _add(**tensors: Any) -> Callable[[Parts], None]:
+    return lambda parts: parts.tensors.update(
+        {name.replace("__", "."): value for name, value in tensors.items()}
+    )
+
+
+def _drop(*names: str) -> Callable[[Parts], None]:
+    def change(parts: Parts) -> None:
+        for name in names:
+            del parts.tensors[name]
+
+    return change
+
+
+def _both(*changes: Callable[[Parts], None]) -> Callable[[Parts], None]:
+    def change(parts: Parts) -> None:
+        for one in changes:
+            one(parts)
+
+    return change
+
+
+def _values(name: str, change: Callable[[Any], Any]) -> Callable[[Parts], None]:
+    def apply(parts: Parts) -> None:
+        parts.tensors[name] = change(parts.tensors[name].copy())
+
+    return apply
+
+
+def _set(index: Any, value: Any) -> Callable[[Any], Any]:
+    def change(array: Any) -> Any:
+        array[index] = value
+        return array
+
+    return change
+
+
+def _top_level_ids(parts: Parts) -> None:
+    del parts.config["eagle_config"]
+    parts.config[IDS_KEY] = [3, 6, 10]
+
+
+def _unlike_t2d(array: Any) -> Any:
+    array[np.flatnonzero(array)[0]] = False
+    array[np.flatnonzero(~array)[-1]] = True
+    return array
+
+
+def _one_folder(parts: Parts) -> None:
+    plain(parts)
+    parts.same_folder = True
+
+
+def _two_latent_layers(parts: Parts) -> None:
+    mla(parts)
+    parts.config["num_hidden_layers"] = 2
+    for name, value in list(parts.tensors.items()):
+        if name.startswith("midlayer."):
+            # Later layers see no embedding, so what reads the state is half as wide.
+            narrow = (
+                value[:, :HIDDEN] if name.endswith(("q_a_proj.weight", "mqa.weight")) else value
+            )
+            parts.tensors[name.replace("midlayer", "layers.1")] = narrow
+
+
+def _speculators_silent(parts: Parts) -> None:
+    speculators(parts)
+    del parts.config["norm_before_residual"], parts.tensors["embed_tokens.weight"]
+
+
+def _speculators(parts: Parts) -> None:
+    speculators(parts)
+    del parts.tensors["embed_tokens.weight"]
+
+
+def _eagle(**changes: Any) -> Callable[[Parts], None]:
+    def change(parts: Parts) -> None:
+        eagle(parts)
+        parts.config.update(changes)
+        parts.target.update(changes)
+
+    return change
+
+
+def _tokenizers(parts: Parts) -> None:
+    words = ["a", "b", "c"]
+    for files, order in ((parts.files, words), (parts.target_files, ["a", "c", "b"])):
+        vocab = {word: number for number, word in enumerate(order)}
+        files["tokenizer.json"] = json.dumps({"model": {"vocab": vocab}}).encode()
+
+
+_ones = np.ones(HIDDEN, dtype=np.float32)
+_no_map = _drop("d2t", "t2d")
+
+FAULTS: dict[str, Callable[[Parts], None]] = {
+    "boundaries.aux-off": lambda parts: parts.config["eagle_config"].update(
+        {"use_aux_hidden_state": False}
+    ),
+    "boundaries.count": _ids(1, 8),
+    "boundaries.default": _without("eagle_config"),
+    "boundaries.key-ignored": _top_level_ids,
+    "boundaries.not-a-list": lambda parts: parts.config["eagle_config"].update({IDS_KEY: "1,5,8"}),
+    "boundaries.order": _ids(8, 1, 5),
+    "boundaries.range": _ids(1, 5, 11),
+    "boundaries.repeated": _ids(1, 5, 5),
+    "config.architecture": _config(architectures=["LlamaForCausalLM"]),
+    "config.draft-vocab-size": _without("draft_vocab_size"),
+    "config.heads": _both(
+        _config(num_key_value_heads=3),
+        _add(
+            midlayer__self_attn__k_proj__weight=np.ones((24, 64), dtype=np.float32),
+            midlayer__self_attn__v_proj__weight=np.ones((24, 64), dtype=np.float32),
+        ),
+    ),
+    "config.hidden-act": _config(hidden_act="gelu"),
+    "config.layer-types": _config(layer_types=["sliding_attention"] * 4, sliding_window=4096),
+    "config.layers": _two_latent_layers,
+    "config.model-type": _without("model_type"),
+    "config.not-a-flag": _config(norm_output="no"),
+    "config.not-a-size": _config(draft_vocab_size=True),
+    "config.target-hidden-size": _config(target_hidden_size=None),
+    "draft.convert-first": _speculators,
+    "draft.is-target": _one_folder,
+    "draft.not-eagle3": _both(
+        _config(architectures=["LlamaForCausalLM"]),
+        _drop("fc.weight", "midlayer.hidden_norm.weight"),
+    ),
+    "embedding.overwritten": _add(embed_tokens__weight=np.ones((VOCAB, HIDDEN), dtype=np.float32)),
+    "head.from-target": _both(
+        _config(draft_vocab_size=None),
+        _no_map,
+        _add(lm_head__weight=np.ones((VOCAB, HIDDEN), dtype=np.float32)),
+    ),
+    "head.tied": _config(tie_word_embeddings=True),
+    "meaning.attention-bias": _config(attention_bias=True),
+    "meaning.modelopt": lambda parts: parts.config["eagle_config"].update(
+        {"use_last_layernorm": False}
+    ),
+    "meaning.sliding-window": _config(layer_types=["sliding_attention"], sliding_window=2048),
+    "norms.before-residual": _config(norm_before_residual=True),
+    "norms.before-residual-unsaid": _speculators_silent,
+    "norms.flag-missing": _add(input_norm__weight=np.ones(3 * HIDDEN, dtype=np.float32)),
+    "norms.input-norm-shape": _both(
+        _config(norm_before_fc=True), _add(input_norm__weight=np.ones(HIDDEN, dtype=np.float32))
+    ),
+    "norms.output-specforge": _config(transformers_version="4.57.1", norm_output=True),
+    "norms.tensor-missing": _config(fc_norm=True),
+    "rope.differs": _target(rope_theta=500000.0),
+    "rope.eagle-training": _eagle(rope_theta=500000.0),
+    "rope.missing": _both(_without("rope_theta"), _target(rope_theta=500000.0)),
+    "rope.type": _both(
+        _config(rope_scaling={"type": "spiral"}), _target(rope_scaling={"type": "spiral"})
+    ),
+    "target.architecture": _target(architectures=["MambaForCausalLM"]),
+    "target.context-length": _target(max_position_embeddings=4096),
+    "target.hidden-size": _target(hidden_size=64),
+    "target.sizes": lambda parts: parts.target.pop("num_hidden_layers"),
+    "target.vocab-size": _config(vocab_size=VOCAB - 8),
+    "tensors.clash": _add(layers__0__mlp__up_proj__weight=np.ones((48, 32), dtype=np.float32)),
+    "tensors.dropped": _add(midlayer__self_attn__q_norm__weight=_ones[:8]),
+    "tensors.dtype": _values("fc.weight", lambda array: array.astype(np.int8)),
+    "tensors.fc-bias": _add(fc__bias=_ones),
+    "tensors.missing": _drop("midlayer.mlp.up_proj.weight"),
+    "tensors.other-files": lambda parts: parts.files.update({"consolidated.safetensors": b""}),
+    "tensors.shape": _values("midlayer.self_attn.q_proj.weight", lambda array: array[:, :HIDDEN]),
+    "tensors.unused": _add(verifier_norm__weight=_ones),
+    "tokenizer.differs": _tokenizers,
+    "values.all-zero": _values("midlayer.mlp.down_proj.weight", np.zeros_like),
+    "values.not-finite": _values("fc.weight", _set((0, 3), np.nan)),
+    "vocab.beyond-target": _both(
+        _config(draft_vocab_size=VOCAB, vocab_size=VOCAB),
+        _no_map,
+        _add(lm_head__weight=np.ones((VOCAB, HIDDEN), dtype=np.float32)),
+        _target(vocab_size=VOCAB - 8),
+    ),
+    "vocab.d2t-absolute": _values("d2t", lambda array: array + np.arange(len(array))),
+    "vocab.d2t-ambiguous": _both(
+        _drop("t2d"), _values("d2t", lambda array: np.arange(len(array), dtype=np.int64))
+    ),
+    "vocab.d2t-dtype": _values("d2t", lambda array: array.astype(np.float32)),
+    "vocab.d2t-missing": _no_map,
+    "vocab.d2t-range": _values("d2t", _set(5, -9)),
+    "vocab.d2t-repeats": _both(
+        _drop("t2d"), _values("d2t", lambda array: _set(7, array[6] - 1)(array))
+    ),
+    "vocab.sizes": _values("d2t", lambda array: array[:12]),
+    "vocab.t2d-disagrees": _values("t2d", _unlike_t2d),
+}
+# Findings that go with another one because both are true: the fault has two sides.
+COMPANIONS = {
+    "vocab.beyond-target": {"target.vocab-size"},
+    "boundaries.key-ignored": {"boundaries.default"},
+    "norms.before-residual-unsaid": {"draft.convert-first"},
+    "rope.eagle-training": {"config.architecture", "boundaries.default"},
+}
