@@ -55,11 +55,10 @@ def check_gguf(path: Path, expected: str = GGUF_SHA256) -> None:
 
 def convert(gguf: Path, out: Path) -> None:
     """Dequantise the GGUF and write the float32 checkpoint folder, whole or not at all."""
+    if not sys.stderr.isatty():
+        os.environ["TQDM_DISABLE"] = "1"  # bars are noise in a log
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()
 
     torch.set_num_threads(min(2, os.cpu_count() or 1))
     where: dict[str, Any] = {"gguf_file": gguf.name, "local_files_only": True}
