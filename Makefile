@@ -9,7 +9,7 @@ DEMO := results/smollm2-demo
 INSTALLED := $(VENV)/.installed
 CHROMIUM := $(shell command -v chromium)
 
-.PHONY: help install demo demo-draft mlflow test check nightly benchmarks lock browser clean
+.PHONY: help install demo demo-draft mlflow test test-engine test-rest check nightly benchmarks lock browser clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,7 +46,13 @@ check: install ## formatting, types, workflow lint, lock and schemas: fast
 	snakemake --lint
 
 test: check ## everything CI runs
-	python -m pytest -m "not slow"
+	$(MAKE) --jobs 2 --output-sync=target --no-print-directory test-engine test-rest
+
+test-engine: # mostly waits for servers to start, so it shares the machine well
+	python -m pytest -m "engine and not slow" --durations 15
+
+test-rest:
+	python -m pytest -m "not engine and not slow" --durations 15
 
 nightly: check ## the slow tests too: containers, SLURM, wide sweeps
 	python -m pytest
