@@ -15,6 +15,8 @@ import psutil
 import pytest
 
 from draftproof.files import read_result
+from draftproof.serving.process import start
+from draftproof.serving.watch import Watch
 from tests.builders.fake_engine import TRACEBACK, Script
 from tests.builders.results import preflight
 from tests.unit.serving.conftest import Serve, eventually
@@ -207,3 +209,22 @@ def test_command_that_cannot_be_run_gives_127(serve: Begin) -> None:
     code, stderr = serve(Script(), command=["/no/such/program"]).wait()
     assert code == 127
     assert "/no/such/program" in stderr
+
+
+def test_a_worker_that_came_since_the_last_look_is_known_when_the_server_is_ready(
+    tmp_path: Path,
+) -> None:
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)', 'sglang' + '::scheduler'])"
+    (tmp_path / "log").touch()
+    with (tmp_path / "log").open("wb") as output:
+        server = start("it", [sys.executable, "-c", code], grace_s=1, output=output)
+    try:
+        watch = Watch(server, "sglang==0.5.23", tmp_path / "log", lambda: None)
+        watch.check()  # before the worker is there
+        eventually(lambda: len(server.processes()) == 2, "the worker runs")
+        watch.ready()
+        (worker,) = watch.workers
+        worker.kill()
+        eventually(lambda: watch.gone_worker() == str(worker.pid), "its loss is noticed")
+    finally:
+        server.stop()

@@ -48,7 +48,7 @@ def wait_until_ready(
             f"the first request failed: {error}", f"server {plan.server}", f"Its log: {watch.log}"
         )
     settings = compare_settings(plan, watched(read_info(url), watch, deadline))
-    watch.complete = True
+    watch.ready()
     return settings
 
 

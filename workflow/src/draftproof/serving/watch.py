@@ -29,7 +29,6 @@ class Watch:
         self.follower = LogFollower(log, self.known["crash_patterns"])
         self.workers: set[psutil.Process] = set()
         self.complete = False
-        """Set once the server is ready: all workers have been seen, and a measurement is not to be disturbed."""
         self.looked = 0.0
 
     def check(self) -> None:
@@ -53,15 +52,23 @@ class Watch:
                 if worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
                     continue
             return str(worker.pid)
-        if self.complete:
-            return ""
+        if not self.complete:
+            self.find_workers()
+        return ""
+
+    def ready(self) -> None:
+        """Take the workers there are now for all of them: from here on a measurement is not to be disturbed by looking."""
+        self.find_workers()
+        self.complete = True
+
+    def find_workers(self) -> None:
+        """Remember the server's worker processes."""
         for process in self.server.processes():
             with suppress(psutil.Error):
                 if any(
                     title in " ".join(process.cmdline()) for title in self.known["worker_titles"]
                 ):
                     self.workers.add(process)
-        return ""
 
     def failure(self, what: str) -> EngineError:
         """Return the error that quotes the engine's reason, once it has had a moment to write it."""
