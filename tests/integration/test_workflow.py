@@ -69,6 +69,10 @@ def test_each_stage_is_a_target(workspace: Workspace, target: str, last: str) ->
             "config.yaml: accuracy.steps: found 'many', expected integer.",
         ),
         ({"draft": {"path": "no/such"}}, "draft.path: no such directory: no/such."),
+        (
+            {"engine": {"version": "sglang==0.5.23; touch x", "device": "cpu", "flags": {}}},
+            "config.yaml: engine.version: 'sglang==0.5.23; touch x' does not match",
+        ),
         ({"container": {"image": "a.sif"}}, "container.image: set, but without Apptainer"),
     ],
 )

@@ -1,5 +1,7 @@
 """Bad usage and bad input: one line, the right exit code, never a traceback."""
 
+from pathlib import Path
+
 import pytest
 
 from draftproof.cli import main
@@ -34,3 +36,14 @@ def test_an_error_says_where_what_and_fix() -> None:
         == "a.safetensors: truncated. Copy it again."
     )
     assert str(InputError("truncated.")) == "truncated."
+
+
+def test_a_place_that_cannot_be_written_is_one_line_and_exit_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "preflight.json"
+    assert main(["--log", str(out), "preflight", "--device", "cpu"]) == 2
+    shown = capsys.readouterr().err.strip()
+    assert shown.endswith("Check the path and its permissions.")
+    assert len(shown.splitlines()) == 1

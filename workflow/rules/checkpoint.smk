@@ -17,7 +17,7 @@ rule validate:
         target=TARGET,
     shell:
         "draftproof --log {log} validate --draft {params.draft:q} --target {params.target:q}"
-        " --engine {params.engine} --json {output} || [ $? -eq 1 ]"
+        " --engine {params.engine:q} --json {output} || [ $? -eq 1 ]"
 
 
 rule convert:
@@ -36,7 +36,7 @@ rule convert:
         directory=SERVED_DRAFT,
     shell:
         "draftproof --log {log} convert --draft {params.draft:q} --target {params.target:q}"
-        " --validation {input.validation} --engine {params.engine} --out {params.directory}"
+        " --validation {input.validation} --engine {params.engine:q} --out {params.directory}"
 
 
 rule checkpoint:

@@ -12,5 +12,5 @@ rule preflight:
         device=DEVICE,
     shell:
         # Exit code 1 is an answer: it is kept in the file, and `serve` refuses to go on.
-        "draftproof --log {log} preflight --engine {params.engine} --device {params.device} --json {output}"
+        "draftproof --log {log} preflight --engine {params.engine:q} --device {params.device} --json {output}"
         " || [ $? -eq 1 ]"

@@ -39,7 +39,7 @@ rule server:
         warmup=config["benchmark"]["warmup_requests"],
     shell:
         "draftproof --log {log} serve --server {wildcards.server} --arm {params.arm}"
-        " --target {params.target:q} --draft {params.draft:q} --engine {params.engine} --device {params.device}"
+        " --target {params.target:q} --draft {params.draft:q} --engine {params.engine:q} --device {params.device}"
         " --flags {params.flags:q} --environment {params.environment:q} --preflight {input.preflight} --owner $PPID"
         " --out {params.serving}/{wildcards.server}"
         " -- draftproof bench --launch {params.serving}/{wildcards.server}/launch.json --samples {params.samples}"

@@ -233,3 +233,13 @@ def test_outcome() -> None:
         "does-not-pay",
         "undecided",
     ]
+
+
+def test_without_a_baseline_nothing_is_said_of_losses(tmp_path: Path) -> None:
+    answer = diagnosed(tmp_path / "r", Truth())
+    for path in (tmp_path / "r/benchmark").glob("baseline*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert main(["diagnose", "--results", str(tmp_path / "r")]) == 0
+    answer = json.loads((tmp_path / "r/diagnosis.json").read_text())
+    assert "lossless" not in answer["verdict"]
+    assert "outputs.not-lossless" not in {each["id"] for each in answer["findings"]}

@@ -106,6 +106,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our stdout (head, less) went away: not an error of ours.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.filename is None:
+            raise
+        log.error(
+            "draftproof: %s: %s. Check the path and its permissions.",
+            error.filename,
+            error.strerror,
+        )
+        return NOT_ASKED
     return code
 
 

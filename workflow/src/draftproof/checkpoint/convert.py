@@ -56,7 +56,11 @@ def run(args: argparse.Namespace) -> int:
     pair = read_pair(args.draft, args.target, args.engine)
     check_validation(validation, args.validation, pair)
     if validation["status"] == "fail":
-        first = next(f for f in validation["findings"] if f["severity"] == "error")
+        first = next((f for f in validation["findings"] if f["severity"] == "error"), None)
+        if first is None:
+            raise InputError(
+                "says fail but names no error", str(args.validation), "Validate again."
+            )
         sys.stdout.write(
             f"refused: {first['id']}: {first['message']}. {first['fix']} See {args.validation}\n"
         )

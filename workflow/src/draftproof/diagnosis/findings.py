@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from draftproof.diagnosis.outputs import different_from_baseline
 from draftproof.diagnosis.results import Cell
 from draftproof.diagnosis.speed import BOUND_SLACK
 from draftproof.diagnosis.verdict import GUESSES_NOTHING, boundaries, cure
@@ -125,7 +126,7 @@ def output_findings(outputs: Mapping[str, Any], exact: bool) -> Iterator[Finding
         if exact
         else "In low precision near ties may fall otherwise; compare with float32, or with two baselines."
     )
-    different = outputs["requests"] - outputs["identical_to_baseline"]
+    different = different_from_baseline(outputs)
     if different:
         yield finding(
             "outputs.not-lossless",

@@ -79,6 +79,15 @@ def compare(spec: Sequence[Cell], baseline: Sequence[Cell], capture: Texts) -> d
     }
 
 
+def different_from_baseline(outputs: Mapping[str, Any]) -> int:
+    """Return how many outputs with speculation differ from a baseline's; those without a baseline to compare do not count."""
+    return sum(
+        row["requests"] - row["identical_to_baseline"]
+        for row in outputs["cells"]
+        if "identical_to_baseline" in row
+    )
+
+
 def texts_of(cell: Cell) -> dict[str, list[int]]:
     """Return the output ids of a cell by sample id."""
     return {identity: record.output_ids for identity, record in cell.records().items()}

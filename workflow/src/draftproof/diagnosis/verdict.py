@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from draftproof.diagnosis.outputs import different_from_baseline
+
 GUESSES_NOTHING = 1.05
 """Below this accept length hardly any draft token is accepted."""
 
@@ -18,7 +20,7 @@ def verdict(
 ) -> str:
     """Return the verdict. `exact`: the server computes in float32, where every output must be identical."""
     sentences = [draft_sentence(acceptance, wiring), speed_sentence(speed, acceptance["server"])]
-    different = outputs["requests"] - outputs["identical_to_baseline"]
+    different = different_from_baseline(outputs)
     if different and exact:
         sentences.append(
             f"It is not lossless: {different} of {outputs['requests']} outputs differ from the baseline's."
