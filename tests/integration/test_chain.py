@@ -42,7 +42,7 @@ def wait_for(condition, seconds: float, what: str) -> None:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """A workspace in which the chain has run to its end."""
     workspace = make_workspace(tmp_path_factory.mktemp("chain"))
-    shown = workspace.snakemake(timeout=840)
+    shown = workspace.snakemake(timeout=1400)
     assert shown.returncode == 0, shown.stdout[-5000:]
     return workspace
 
@@ -161,7 +161,7 @@ def stopped_while_measuring(workspace: Workspace, how: str) -> None:
             start_new_session=True,
         )
     try:
-        wait_for(lambda: "spec-c2" in log.read_text(), 300, "the unfinished cell to be measured")
+        wait_for(lambda: "spec-c2" in log.read_text(), 500, "the unfinished cell to be measured")
         if how == "interrupt":
             os.killpg(run.pid, signal.SIGINT)
         else:
