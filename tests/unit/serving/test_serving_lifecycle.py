@@ -158,7 +158,8 @@ def test_signal_while_loading_stops_everything(serve: Begin) -> None:
     running = serve(Script(load_s=600))
     eventually(lambda: (running.out / "server.log").exists(), "started")
     running.popen.terminate()
-    assert running.wait()[0] == 143
+    code, stderr = running.wait()
+    assert code == 143, stderr
     assert not running.processes()
 
 

@@ -25,8 +25,11 @@ GUARD_EXTRA_S = guard.KILL_S + 5.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
-class Stopped(Exception):
-    """A signal asked this command to stop; exit code 128 + its number, as a shell has it."""
+class Stopped(BaseException):
+    """A signal asked this command to stop; exit code 128 + its number, as a shell has it.
+
+    Like KeyboardInterrupt no Exception, so that logging and others who catch those do not swallow it.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
