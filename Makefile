@@ -59,6 +59,7 @@ nightly: check ## the slow tests too: containers, SLURM, wide sweeps
 
 benchmarks: install ## the project's own speed, as ratios
 	python benchmarks/run.py
+	python benchmarks/checkpoint.py
 
 lock: ## requirements.lock from requirements.in
 	$(PYTHON) .ci/lock.py

@@ -14,15 +14,12 @@ import json
 import resource
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import torch
+from ratio import ratio
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from scipy import stats
 
 from draftproof.checkpoint.scan import scan
 from draftproof.checkpoint.weights import open_weights
@@ -85,33 +82,6 @@ def scan_values(folder: Path) -> None:
         scan(tensor)
 
 
-def seconds(call: Callable[[Path], object], folder: Path) -> float:
-    """Return the wall time of a call."""
-    start = time.perf_counter()
-    call(folder)
-    return time.perf_counter() - start
-
-
-def report(
-    name: str,
-    ours: Callable[[Path], object],
-    theirs: Callable[[Path], object],
-    folder: Path,
-    repeats: int,
-) -> None:
-    """Print the geometric mean of ours / theirs over pairs of neighbouring runs with its 95 % interval (Student's t)."""
-    theirs(folder)  # the files are in the page cache for both
-    pairs = [(seconds(ours, folder), seconds(theirs, folder)) for _ in range(repeats)]
-    logs = np.log([one / two for one, two in pairs])
-    low, high = stats.t.interval(0.95, repeats - 1, loc=logs.mean(), scale=stats.sem(logs))
-    print(
-        f"{name}: {np.exp(logs.mean()):.2f} times the other"
-        f" (95 % {np.exp(low):.2f} to {np.exp(high):.2f}, {repeats} pairs;"
-        f" medians {np.median([p[0] for p in pairs]):.2f} s and {np.median([p[1] for p in pairs]):.2f} s)",
-        flush=True,
-    )
-
-
 def main() -> int:
     """Print one line per comparison, and the most memory held."""
     parser = argparse.ArgumentParser(
@@ -130,23 +100,19 @@ def main() -> int:
         draft.mkdir()
         synthetic_target(target, args.tensors)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        report(
-            "target checked / safe_open lists it",
-            open_weights,
-            list_with_safe_open,
-            target,
-            args.repeats,
+        list_with_safe_open(target)  # the files are in the page cache for both
+        figures = ratio(
+            lambda: open_weights(target), lambda: list_with_safe_open(target), args.repeats
         )
+        print(f"target checked / safe_open lists it: {figures}", flush=True)
         held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         print(f"{args.tensors} tensors: {held >> 10} MiB more than before", flush=True)
         synthetic_draft(draft, args.draft_bytes)
-        report(
-            "draft scanned / load_file and isfinite",
-            scan_values,
-            scan_with_load_file,
-            draft,
-            args.repeats,
+        scan_with_load_file(draft)
+        figures = ratio(
+            lambda: scan_values(draft), lambda: scan_with_load_file(draft), args.repeats
         )
+        print(f"draft scanned / load_file and isfinite: {figures}", flush=True)
     return 0
 
 

@@ -12,13 +12,13 @@ import argparse
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-from scipy import stats
+import yaml
+from ratio import ratio
 
 RESULTS = Path("results/smollm2-demo")
 PAIR = (
@@ -41,6 +41,7 @@ class Comparison:
 
 def comparisons(scratch: Path) -> list[Comparison]:
     """Return what is compared; files go to the scratch folder."""
+    config = yaml.safe_load(Path("config.yaml").read_text())
     capture = [
         *(
             "draftproof",
@@ -52,8 +53,20 @@ def comparisons(scratch: Path) -> list[Comparison]:
             "--split",
             "report",
         ),
-        *("--validation", str(RESULTS / "checkpoint/validation.json"), "--limit", "16"),
-        *("--max-new-tokens", "48", "--dtype", "float32", "--out", str(scratch / "capture")),
+        *(
+            "--validation",
+            str(RESULTS / "checkpoint/validation.json"),
+            "--limit",
+            str(config["prompts"]["limit"]),
+        ),
+        *(
+            "--max-new-tokens",
+            str(config["capture"]["max_new_tokens"]),
+            "--dtype",
+            "float32",
+            "--out",
+            str(scratch / "capture"),
+        ),
     ]
     accuracy = [
         *("draftproof", "accuracy", *PAIR, "--samples", str(RESULTS / "capture"), "--steps", "5"),
@@ -84,19 +97,9 @@ def comparisons(scratch: Path) -> list[Comparison]:
     ]
 
 
-def seconds(command: Sequence[str]) -> float:
-    """Return the wall time of a command; raises CalledProcessError when it fails."""
-    start = time.perf_counter()
+def run(command: Sequence[str]) -> None:
+    """Run a command; raises CalledProcessError when it fails."""
     subprocess.run(command, check=True, capture_output=True)
-    return time.perf_counter() - start
-
-
-def ratio(one: Comparison, repeats: int) -> tuple[float, float, float]:
-    """Return the geometric mean of the ratio over pairs of neighbouring runs, and its 95 % interval (Student's t)."""
-    logs = np.log([seconds(one.command) / seconds(one.limit) for _ in range(repeats)])
-    middle = logs.mean()
-    low, high = stats.t.interval(0.95, repeats - 1, loc=middle, scale=stats.sem(logs))
-    return float(np.exp(middle)), float(np.exp(low)), float(np.exp(high))
 
 
 def main() -> int:
@@ -111,12 +114,8 @@ def main() -> int:
         return 2
     with tempfile.TemporaryDirectory() as scratch:
         for one in comparisons(Path(scratch)):
-            middle, low, high = ratio(one, repeats)
-            print(
-                f"{one.name}: {middle:.2f} times {one.limit_name}"
-                f" (95 % {low:.2f} to {high:.2f}, {repeats} pairs)",
-                flush=True,
-            )
+            figures = ratio(partial(run, one.command), partial(run, one.limit), repeats)
+            print(f"{one.name} / {one.limit_name}: {figures}", flush=True)
     return 0
 
 

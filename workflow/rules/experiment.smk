@@ -47,6 +47,7 @@ if bool(IMAGE) != (
     sys.exit(2)
 
 
+# Without Apptainer it is not looked at, but `snakemake --lint` wants one.
 container: IMAGE or "containers/not-used.sif"
 
 
