@@ -32,7 +32,7 @@ class Serve:
         self.popen = popen
         self.out = folder / "out"
 
-    def wait(self, timeout_s: float = 30) -> tuple[int, str]:
+    def wait(self, timeout_s: float = 120) -> tuple[int, str]:
         """Return (exit code, stderr) once it has ended."""
         _, stderr = self.popen.communicate(timeout=timeout_s)
         return self.popen.returncode, stderr
@@ -56,7 +56,7 @@ def mark_of(process: psutil.Process) -> str:
         return ""
 
 
-def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 15) -> None:
+def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
     """Wait until a condition holds; fail when it does not in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():

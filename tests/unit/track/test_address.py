@@ -66,7 +66,7 @@ def test_a_server_that_is_away_is_noticed_at_once() -> None:
         taken.listen()  # accepts, never answers
         with pytest.raises(MachineError, match="no MLflow answers") as caught:
             require_answer(parse(f"http://u:pw@127.0.0.1:{port}"))
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 45
     assert "pw" not in str(caught.value)
 
 

@@ -17,7 +17,7 @@ from draftproof.files import write_result
 from draftproof.serving.identity import installed_versions, launch_digest
 from draftproof.serving.plan import Plan, server_environment
 from draftproof.serving.port import HOST
-from draftproof.serving.process import Guarded, start
+from draftproof.serving.process import Guarded, running
 from draftproof.serving.ready import wait_until_ready
 from draftproof.serving.watch import Watch
 
@@ -78,29 +78,31 @@ def launched(
         "started_at": now(),
     }
     begun = time.monotonic()
-    with log_file.open("wb") as output:
-        grace_s = float(facts(plan.engine, "serving")["stop_grace_s"])
-        server = start(
+    grace_s = float(facts(plan.engine, "serving")["stop_grace_s"])
+    with (
+        log_file.open("wb") as output,
+        running(
             plan.server, command, grace_s=grace_s, environment=environment, output=output
-        )
-    try:
-        log.info("server %s: starting on %s, log %s", plan.server, url, log_file)
-        watch = Watch(server, plan.engine, log_file, owner)
-        settings = wait_until_ready(plan, url, watch, ready_timeout_s)
-        record |= {
-            "pid": server.pid,
-            "ready_s": round(time.monotonic() - begun, 3),
-            "settings": settings,
-        }
-        write_result(file, record)
-        log.info("server %s: ready after %.1f s", plan.server, record["ready_s"])
-        yield Launch(server=server, watch=watch, record=record, file=file)
-    finally:
-        asked = time.monotonic()
-        code = server.stop()
-        log.info("server %s: stopped in %.1f s", plan.server, time.monotonic() - asked)
-        if file.exists():
-            write_result(file, {**record, "stopped_at": now(), "exit_status": code})
+        ) as server,
+    ):
+        try:
+            log.info("server %s: starting on %s, log %s", plan.server, url, log_file)
+            watch = Watch(server, plan.engine, log_file, owner)
+            settings = wait_until_ready(plan, url, watch, ready_timeout_s)
+            record |= {
+                "pid": server.pid,
+                "ready_s": round(time.monotonic() - begun, 3),
+                "settings": settings,
+            }
+            write_result(file, record)
+            log.info("server %s: ready after %.1f s", plan.server, record["ready_s"])
+            yield Launch(server=server, watch=watch, record=record, file=file)
+        finally:
+            asked = time.monotonic()
+            code = server.stop()
+            log.info("server %s: stopped in %.1f s", plan.server, time.monotonic() - asked)
+            if file.exists():
+                write_result(file, {**record, "stopped_at": now(), "exit_status": code})
 
 
 def run_command(launch: Launch, command: list[str], grace_s: float) -> int:
@@ -108,13 +110,10 @@ def run_command(launch: Launch, command: list[str], grace_s: float) -> int:
 
     Raises EngineError, after stopping the command, when the server fails before or together with it.
     """
-    guarded = start(command[0], command, grace_s=grace_s, environment=os.environ)
-    try:
-        while (code := guarded.ended()) is None:
+    with running(command[0], command, grace_s=grace_s, environment=os.environ) as program:
+        while (code := program.ended()) is None:
             launch.watch.check()
             time.sleep(0.1)
-    finally:
-        guarded.stop()
     if code:
         # Its failure may be the server's: look once more before believing the messenger.
         time.sleep(1.0)

@@ -1,4 +1,4 @@
-"""Start a program under the guard, look at it, stop it; and notice when we ourselves are to stop."""
+"""Run a program under the guard, look at it, stop it; and notice when we ourselves are to stop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, Any
 
 import psutil
 
@@ -22,6 +22,7 @@ from draftproof.serving import guard
 
 log = logging.getLogger(__name__)
 GUARD_EXTRA_S = guard.KILL_S + 5.0
+Handler = Callable[[int, FrameType | None], Any] | int | None
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
@@ -76,16 +77,21 @@ class Guarded:
             return self.popen.wait()
 
 
-def start(
+@contextmanager
+def running(
     name: str,
     command: Sequence[str],
     *,
     grace_s: float,
     environment: Mapping[str, str] | None = None,
     output: IO[bytes] | None = None,
-) -> Guarded:
-    """Start a command under the guard; its stdout and stderr go to `output`, or to ours when it is None."""
+) -> Iterator[Guarded]:
+    """Run a command under the guard inside the block; its stdout and stderr go to `output`, or to ours when it is None."""
     readable, writable = os.pipe()
+    # A stop signal between the fork and the try below would leave the guard to end alone, after us. (Blocking it would not
+    # do: any other thread, of a C library for instance, may take it, and Python's handler runs here all the same.)
+    held: list[int] = []
+    before = {n: signal.signal(n, lambda number, _: held.append(number)) for n in STOP_SIGNALS}
     try:
         popen = subprocess.Popen(
             [
@@ -104,12 +110,20 @@ def start(
             pass_fds=[readable],
             start_new_session=True,
         )
-    except BaseException:
-        os.close(writable)  # if the guard is up already, it ends
+    except OSError:
+        os.close(writable)
+        restore(before)
         raise
     finally:
         os.close(readable)
-    return Guarded(name, grace_s, popen, writable)
+    program = Guarded(name, grace_s, popen, writable)
+    try:
+        restore(before)
+        for number in held[:1]:
+            signal.raise_signal(number)
+        yield program
+    finally:
+        program.stop()
 
 
 @contextmanager
@@ -125,8 +139,13 @@ def stopped_by_signals() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore(before)
+
+
+def restore(handlers: Mapping[signal.Signals, Handler]) -> None:
+    """Set the handlers of signals."""
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def owner_watch(pid: int | None) -> Callable[[], None]:
