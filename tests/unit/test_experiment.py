@@ -49,6 +49,21 @@ def test_shipped_experiments_are_right(path: Path) -> None:
             [1],
             "engine.flags.dtype: found [1], expected one of string, number, boolean.",
         ),
+        (("engine", "flags", "--dtype"), "bfloat16", "engine.flags: '--dtype' does not match"),
+        (("servers", "spec", "flags", 3), 1, "servers.spec.flags: found 3, expected string."),
+        (("target", "path"), "", "target.path: is empty."),
+        (("engine", "version"), "sglang==9.9.9", "engine: no facts for sglang version '9.9.9'"),
+        (("tracking", "uri"), "mlruns", "tracking.uri: no tracking address: 'mlruns'."),
+        (
+            ("draft", "claimed"),
+            {"value": 74.7, "kind": "marginal"},
+            "draft.claimed.value: found 74.7, expected at most 1.",
+        ),
+        (
+            ("draft", "claimed"),
+            {"value": 0.7, "kind": "accept_length"},
+            "draft.claimed.value: found 0.7, expected at least 1.",
+        ),
     ],
 )
 def test_a_fault_names_key_and_allowed_values(

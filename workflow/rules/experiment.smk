@@ -74,6 +74,13 @@ def server_environment(wildcards):
     )
 
 
+if (source := config["prompts"]["source"]) != "builtin" and not Path(source).is_file():
+    print(
+        f"prompts.source: no such file: {source}. Give a local file, or builtin.",
+        file=sys.stderr,
+    )
+    sys.exit(2)
+
 for key, directory in {"target.path": TARGET, "draft.path": DRAFT}.items():
     if directory != DEMO_TARGET and not directory.is_dir():
         print(

@@ -27,7 +27,19 @@ def test_credentials_are_used_and_never_shown() -> None:
     assert address.shown == "https://mlflow.example:5000/base"
 
 
-@pytest.mark.parametrize("uri", ["", "mlruns", "sqlite:///", "file:/x", "ftp://u:pw@h", "http://"])
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "",
+        "mlruns",
+        "sqlite:///",
+        "file:/x",
+        "ftp://u:pw@h",
+        "http://",
+        "http://u:pw@h:port",
+        "http://[::1",
+    ],
+)
 def test_other_addresses_are_refused(uri: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(uri)

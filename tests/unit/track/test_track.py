@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from draftproof.cli import main
+from draftproof.errors import InputError
 from draftproof.files import schema_faults
-from draftproof.track.stages import LARGEST_ARTIFACT_BYTES, Stage, name_for, stages
+from draftproof.track.stages import LARGEST_ARTIFACT_BYTES, Stage, headline, name_for, stages
 from draftproof.track.sync import Sync
 from tests.builders.results import Truth, change_json, write_results
 
@@ -194,6 +195,27 @@ def test_a_part_of_the_chain(
     assert runs["4-accuracy"].info.status == "FINISHED"
     assert parent.info.status == "FAILED"
     assert "7-diagnosis" not in runs
+
+
+@pytest.mark.parametrize(
+    ("broken", "lost"),
+    [
+        ("benchmark/baseline-c1/cell.json", "6-benchmark/baseline-c1"),
+        ("checkpoint/validation.json", "2-checkpoint"),
+        ("diagnosis.json", "7-diagnosis"),
+    ],
+)
+def test_a_result_that_cannot_be_read_does_not_hide_the_others(
+    results: Path, broken: str, lost: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = {stage.name for stage in stages(results, partial=True) if stage.finished}
+    (results / broken).write_text("{")
+    after = {stage.name for stage in stages(results, partial=True) if stage.finished}
+    headline(results, partial=True)
+    assert before - after == {lost}
+    assert broken in caplog.text
+    with pytest.raises(InputError, match=broken):
+        stages(results, partial=False)
 
 
 def test_another_draft_makes_another_parent_and_keeps_equal_children(

@@ -6,8 +6,10 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from draftproof.engines import facts
 from draftproof.errors import ConfigError
 from draftproof.files import schema
+from draftproof.track.address import parse
 
 
 def faults(config: Mapping[str, Any]) -> list[str]:
@@ -38,6 +40,11 @@ def describe(fault: Any) -> Iterator[str]:
         yield f"{where}: found {fault.instance!r}, allowed: {allowed}."
     elif fault.validator == "type":
         yield f"{where}: found {fault.instance!r}, expected {fault.validator_value}."
+    elif fault.validator in {"minimum", "maximum"}:
+        bound = f"at {'least' if fault.validator == 'minimum' else 'most'} {fault.validator_value}"
+        yield f"{where}: found {fault.instance!r}, expected {bound}."
+    elif fault.validator == "minLength":
+        yield f"{where}: is empty."
     elif fault.validator == "anyOf":
         kinds = ", ".join(option.get("type", "?") for option in fault.validator_value)
         yield f"{where}: found {fault.instance!r}, expected one of {kinds}."
@@ -46,7 +53,15 @@ def describe(fault: Any) -> Iterator[str]:
 
 
 def contradictions(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield faults that no schema can see: a comparison needs one baseline and one speculative server."""
+    """Yield faults that no schema can see: an unknown engine or tracking address, an arm without its counterpart."""
+    for ask in (
+        lambda: facts(config["engine"]["version"], "serving"),
+        lambda: parse(config["tracking"]["uri"]),
+    ):
+        try:
+            ask()
+        except ConfigError as error:
+            yield str(error)
     arms = [server["arm"] for server in config["servers"].values()]
     if arms.count("baseline") != 1:
         yield f"servers: found {arms.count('baseline')} servers with arm 'baseline', expected exactly one."

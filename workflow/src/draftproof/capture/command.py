@@ -46,7 +46,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--source", choices=["huggingface"], default="huggingface", help="who runs the target"
     )
     parser.add_argument(
-        "--device", default="auto", help="auto, cpu or cuda (default: cuda where there is one)"
+        "--device",
+        choices=["auto", "cpu", "cuda"],
+        default="auto",
+        help="default: cuda where there is one",
     )
     parser.add_argument("--batch", type=int, default=8, metavar="N", help="default: %(default)s")
     parser.add_argument(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -49,11 +50,13 @@ def parse(uri: str) -> Address:
     if uri.startswith(SQLITE) and uri != SQLITE:
         database = Path(uri.removeprefix(SQLITE).partition("?")[0]).absolute()
         return Address(uri=f"{SQLITE}{database}", shown=uri, database=database)
-    parts = urlsplit(uri)
-    if parts.scheme in {"http", "https"} and parts.hostname:
-        return Address(
-            uri=uri, shown=CREDENTIALS.sub("", uri).partition("?")[0].rstrip("/"), database=None
-        )
+    with suppress(
+        ValueError
+    ):  # of urlsplit and .port: no such port, brackets of IPv6 that do not match
+        parts = urlsplit(uri)
+        if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
+            shown = CREDENTIALS.sub("", uri).partition("?")[0].rstrip("/")
+            return Address(uri=uri, shown=shown, database=None)
     raise ConfigError(
         f"no tracking address: {redact(uri)!r}",
         "tracking.uri",

@@ -84,7 +84,7 @@ def synced(
     try:
         with locked(file or folder / ".track.lock"):
             sync = Sync(address, experiment, name)
-            told, note, artifacts = headline(folder)
+            told, note, artifacts = headline(folder, partial)
             times = [stage.times_ms for stage in found]
             span_ms = min(begin for begin, _ in times), max(end for _, end in times)
             parent = sync.parent(told, note, artifacts, span_ms, not partial)

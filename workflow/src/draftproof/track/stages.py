@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +17,7 @@ from draftproof.files import digest, read_result, sha256
 from draftproof.track import describe
 from draftproof.track.describe import Described
 
+log = logging.getLogger(__name__)
 NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_\-. /]")
 LONGEST_PARAM = 500
 LARGEST_ARTIFACT_BYTES = 50 * 2**20
@@ -81,31 +83,41 @@ def name_for(key: str) -> str:
 def stages(folder: Path, partial: bool) -> list[Stage]:
     """Return what exists, in the order of the chain; raises InputError when something is missing and `partial` is not set."""
     found = [
-        single(folder, "1-preflight", "preflight", describe.preflight, logs=["preflight"]),
+        single(
+            folder,
+            "1-preflight",
+            "preflight",
+            describe.preflight,
+            partial=partial,
+            logs=["preflight"],
+        ),
         single(
             folder,
             "2-checkpoint",
             "validation",
             describe.validation,
+            partial=partial,
             logs=["validate", "convert"],
             more=["checkpoint/draft/conversion.json", "checkpoint/draft/config.json"],
         ),
-        single(folder, "3-capture", "capture", describe.capture, logs=["capture"]),
+        single(folder, "3-capture", "capture", describe.capture, partial=partial, logs=["capture"]),
         single(
             folder,
             "4-accuracy",
             "accuracy",
-            lambda data: describe.accuracy(data, wiring_of(folder)),
+            lambda data: describe.accuracy(data, wiring_of(folder, partial)),
+            partial=partial,
             logs=["accuracy"],
             more=["accuracy/wiring.json"],
         ),
-        *servers(folder),
+        *servers(folder, partial),
         *cells(folder, partial),
         single(
             folder,
             "7-diagnosis",
             "diagnosis",
             describe.diagnosis,
+            partial=partial,
             logs=["diagnosis"],
             more=["diagnosis.md"],
         ),
@@ -153,34 +165,56 @@ def single(
     name: str,
     kind: str,
     tell: Callable[[dict[str, Any]], Described],
+    *,
+    partial: bool,
     logs: Iterable[str],
     more: Iterable[str] = (),
 ) -> Stage | None:
     """Return a stage with one main result; without it, an unfinished one when a log tells of it; else None."""
     main = SINGLE_FILES[kind][0]
     files = existing(folder, [main, *more, *(f"logs/{log}.log" for log in logs)])
-    if main in files:
-        return Stage(name=name, files=files, told=tell(read_result(files[main], kind)))
+    data = result(files.get(main), kind, partial)
+    if data is not None:
+        return Stage(name=name, files=files, told=tell(data))
     return Stage(name=name, files=files, finished=False) if files else None
 
 
-def wiring_of(folder: Path) -> dict[str, Any] | None:
+def result(file: Path | None, kind: str, partial: bool) -> dict[str, Any] | None:
+    """Return the content of a result, None when there is none.
+
+    One that cannot be read must not hide the others when `partial` is set: a warning, and None. Otherwise InputError.
+    """
+    try:
+        return None if file is None else read_result(file, kind)
+    except InputError as error:
+        if not partial:
+            raise
+        log.warning("not tracked: %s", error)
+        return None
+
+
+def wiring_of(folder: Path, partial: bool) -> dict[str, Any] | None:
     """Return wiring.json when it is there."""
     file = folder / SINGLE_FILES["wiring"][0]
-    return read_result(file, "wiring") if file.is_file() else None
+    return result(file if file.is_file() else None, "wiring", partial)
 
 
-def servers(folder: Path) -> list[Stage]:
+def servers(folder: Path, partial: bool) -> list[Stage]:
     """Return one entry per launch; unfinished when the server never got ready."""
     found = []
     for place in sorted(folder.glob("serving/*/")):
         base = f"serving/{place.name}"
         files = existing(folder, [f"{base}/launch.json", f"{base}/server.log"])
-        launch = files.get(f"{base}/launch.json")
         if files:
-            told = describe.launch(read_result(launch, "launch")) if launch else Described()
-            name = f"5-serving/{place.name}"
-            found.append(Stage(name=name, files=files, told=told, finished=launch is not None))
+            data = result(files.get(f"{base}/launch.json"), "launch", partial)
+            found.append(
+                Stage(
+                    name=f"5-serving/{place.name}",
+                    files=files,
+                    told=describe.launch(data) if data else Described(),
+                    finished=data is not None,
+                )
+            )
     return found
 
 
@@ -196,8 +230,9 @@ def cells(folder: Path, partial: bool) -> list[Stage]:
         files = existing(
             folder, [f"benchmark/{name}/cell.json", f"benchmark/{name}/requests.parquet"]
         )
-        told = describe.cell(read_result(folder / f"benchmark/{name}/cell.json", "cell"))
-        found.append(Stage(name=f"6-benchmark/{name}", files=files, told=told))
+        data = result(folder / f"benchmark/{name}/cell.json", "cell", partial)
+        if data is not None:
+            found.append(Stage(name=f"6-benchmark/{name}", files=files, told=describe.cell(data)))
     return found
 
 
@@ -211,13 +246,13 @@ def report(folder: Path) -> Stage | None:
     return Stage(name="8-report", files=files, told=told)
 
 
-def headline(folder: Path) -> tuple[Described, str, dict[str, Path]]:
+def headline(folder: Path, partial: bool) -> tuple[Described, str, dict[str, Path]]:
     """Return what the parent run is told: (params and metrics, note in Markdown, artifacts)."""
-    files = existing(folder, ["report/report.html", "diagnosis.md"])
-    file = folder / SINGLE_FILES["diagnosis"][0]
-    diagnosis = read_result(file, "diagnosis") if file.is_file() else None
-    file = folder / SINGLE_FILES["validation"][0]
-    validation = read_result(file, "validation") if file.is_file() else None
+    names = {kind: SINGLE_FILES[kind][0] for kind in ("diagnosis", "validation")}
+    files = existing(folder, ["report/report.html", "diagnosis.md", *names.values()])
+    diagnosis, validation = (
+        result(files.pop(name, None), kind, partial) for kind, name in names.items()
+    )
     params = describe.pair(validation) if validation else {}
     metrics = describe.diagnosis(diagnosis).metrics if diagnosis else []
     artifacts = {Path(name).name: path for name, path in files.items()}
