@@ -24,6 +24,14 @@ BOS, EOS, UNKNOWN = 0, 1, 2
 FADE = 0.8  # share of the normalised hidden state that the draft takes away
 BLUNT = 0.2  # small queries attend widely: the context changes slowly along a text
 QUIET = 0.2  # the MLPs say little, as what they say of a token cannot be foreseen linearly
+DEEPSEEK_YARN = {
+    "type": "yarn",
+    "factor": 4.0,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
 
 
@@ -141,15 +149,7 @@ def tiny_deepseek_target(
         "hidden_act": "silu",
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
-        "rope_scaling": {
-            "type": "yarn",
-            "factor": 4.0,
-            "original_max_position_embeddings": max_positions // 4,
-            "beta_fast": 32,
-            "beta_slow": 1,
-            "mscale": 1.0,
-            "mscale_all_dim": 1.0,
-        },
+        "rope_scaling": DEEPSEEK_YARN | {"original_max_position_embeddings": max_positions // 4},
     }
     return _write_target(path, tensors, settings, vocab, max_positions, config)
 
@@ -163,6 +163,8 @@ def tiny_draft(
     heads: int = 4,
     kv_heads: int = 2,
     intermediate: int = 128,
+    layers: int = 1,
+    latent: bool = False,
     fit: bool = True,
     seed: int = 0,
     config: Mapping[str, Any] | None = None,
@@ -170,13 +172,15 @@ def tiny_draft(
 ) -> Path:
     """Write a LlamaForCausalLMEagle3 for a tiny target, wired to `boundaries` (default 2, N//2 + 1, N - 1).
 
+    `layers` adds layers that say little; `latent` makes it an Eagle3DeepseekV2ForCausalLM.
+
     `draft_vocab` keeps the tokens that the target chooses most. `fit=False` skips running the target: `fc` is random,
     and the first ids are kept. `config` and `tensors` replace or add single entries, to build broken drafts.
     """
     target_config = json.loads((target / "config.json").read_text())
     hidden, vocab = target_config["hidden_size"], target_config["vocab_size"]
-    layers = target_config["num_hidden_layers"]
-    wired = tuple(boundaries or (2, layers // 2 + 1, layers - 1))
+    depth = target_config["num_hidden_layers"]
+    wired = tuple(boundaries or (2, depth // 2 + 1, depth - 1))
     (head,) = _read(target, "lm_head.weight")
     observed = _Observed(target, wired, seed) if fit else None
     kept = observed.frequent(draft_vocab) if observed else torch.arange(draft_vocab)
@@ -191,14 +195,18 @@ def tiny_draft(
     made.add("t2d", torch.zeros(vocab, dtype=torch.bool).index_fill(0, kept, True))
     for norm in ("input_layernorm", "hidden_norm", "post_attention_layernorm"):
         made.ones(f"midlayer.{norm}.weight", hidden)
-    _lookup_attention(made, hidden, heads, kv_heads)
+    attention = _latent_lookup(made, hidden, heads) if latent else {}
+    if not latent:
+        _lookup_attention(made, hidden, heads, kv_heads)
     _gated_mlp(made, "midlayer.mlp", hidden, intermediate, gain=0.05)
+    for layer in range(1, layers):
+        _quiet_layer(made, f"layers.{layer}", hidden, heads, kv_heads, intermediate)
     settings = {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
         "hidden_size": hidden,
         "intermediate_size": intermediate,
-        "num_hidden_layers": 1,
+        "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
         "head_dim": size,
@@ -220,7 +228,7 @@ def tiny_draft(
         },
     }
     made.values.update(tensors or {})
-    return _write(path, made, settings | dict(config or {}))
+    return _write(path, made, settings | attention | dict(config or {}))
 
 
 def sglang_layer_ids(boundaries: Sequence[int], model_type: str) -> list[int]:
@@ -300,6 +308,59 @@ def _lookup_attention(tensors: _Tensors, hidden: int, heads: int, kv_heads: int)
     tensors.add(f"{attention}.v_proj.weight", torch.cat([eye, -FADE * eye], dim=1))
     merge = eye.view(hidden, kv_heads, 1, size).expand(-1, -1, group, -1) / group
     tensors.add(f"{attention}.o_proj.weight", merge.reshape(hidden, heads * size).contiguous())
+
+
+def _latent_lookup(tensors: _Tensors, hidden: int, heads: int) -> dict[str, Any]:
+    """Write the same with latent attention, and return what the config says of it.
+
+    The latent holds embedding and faded state side by side; its norm's weight takes back what the norm changes. Keys read
+    the one half, values both. The rotated part is small.
+    """
+    size, rope = hidden // heads, 8
+    eye, none = torch.eye(hidden), torch.zeros(hidden, hidden)
+    attention = "midlayer.self_attn"
+    latent = torch.cat([torch.cat([eye, none], dim=1), torch.cat([none, -FADE * eye], dim=1)])
+    turned = tensors.normal(rope, 2 * hidden) * 0.3 / (2 * hidden) ** 0.5
+    tensors.add(f"{attention}.q_a_proj.weight", torch.cat([eye, none], dim=1))
+    tensors.ones(f"{attention}.q_a_layernorm.weight", hidden)
+    rows = [torch.cat([2 * block, tensors.normal(rope, hidden) * 0.1]) for block in eye.split(size)]
+    tensors.add(f"{attention}.q_b_proj.weight", torch.cat(rows))
+    tensors.add(f"{attention}.kv_a_proj_with_mqa.weight", torch.cat([latent, turned]))
+    norm = ((1 + FADE**2) / 2) ** 0.5
+    tensors.add(f"{attention}.kv_a_layernorm.weight", torch.full((2 * hidden,), norm))
+    key, value = torch.cat([eye, none], dim=1), torch.cat([eye, eye], dim=1)
+    pairs = zip(key.split(size), value.split(size), strict=True)
+    tensors.add(
+        f"{attention}.kv_b_proj.weight", torch.cat([part for pair in pairs for part in pair])
+    )
+    tensors.add(f"{attention}.o_proj.weight", eye.clone())
+    return {
+        "architectures": ["Eagle3DeepseekV2ForCausalLM"],
+        "model_type": "deepseek_v3",
+        "num_key_value_heads": heads,
+        "head_dim": size + rope,
+        "q_lora_rank": hidden,
+        "kv_lora_rank": 2 * hidden,
+        "qk_nope_head_dim": size,
+        "qk_rope_head_dim": rope,
+        "v_head_dim": size,
+        "target_hidden_size": None,
+        "rope_scaling": DEEPSEEK_YARN | {"original_max_position_embeddings": 256},
+    }
+
+
+def _quiet_layer(
+    tensors: _Tensors, prefix: str, hidden: int, heads: int, kv_heads: int, intermediate: int
+) -> None:
+    """Write a later layer of a draft, which sees the hidden state alone and adds a little to it."""
+    size = hidden // kv_heads
+    for norm in ("hidden_norm", "post_attention_layernorm"):
+        tensors.ones(f"{prefix}.{norm}.weight", hidden)
+    tensors.random(f"{prefix}.self_attn.q_proj.weight", heads * size, hidden)
+    tensors.random(f"{prefix}.self_attn.k_proj.weight", kv_heads * size, hidden)
+    tensors.random(f"{prefix}.self_attn.v_proj.weight", kv_heads * size, hidden)
+    tensors.random(f"{prefix}.self_attn.o_proj.weight", hidden, heads * size, gain=0.2)
+    _gated_mlp(tensors, f"{prefix}.mlp", hidden, intermediate, gain=0.05)
 
 
 class _Observed:

@@ -19,10 +19,14 @@ class NaiveDraft:
         self.embedding = load_file(target / "model.safetensors")[
             "model.embed_tokens.weight"
         ].float()
+        self.config = config
+        self.layers = config["num_hidden_layers"]
         self.heads = config["num_attention_heads"]
         self.kv_heads = config["num_key_value_heads"]
-        self.size = config["head_dim"]
+        self.latent = "kv_lora_rank" in config
+        self.size = config["qk_rope_head_dim" if self.latent else "head_dim"]
         self.theta = config["rope_theta"]
+        self.interleaved = self.latent or not config.get("rope_is_neox_style", True)
         self.eps = config["rms_norm_eps"]
         nested = config.get("eagle_config", {})
         self.norm_before_fc = nested.get("norm_before_fc", config.get("norm_before_fc", False))
@@ -36,10 +40,11 @@ class NaiveDraft:
         half = self.size // 2
         out = x.clone()
         for pair in range(half):
+            first, second = (2 * pair, 2 * pair + 1) if self.interleaved else (pair, pair + half)
             angle = torch.tensor(position * self.theta ** (-2 * pair / self.size))
-            a, b = x[pair], x[pair + half]
-            out[pair] = a * angle.cos() - b * angle.sin()
-            out[pair + half] = a * angle.sin() + b * angle.cos()
+            a, b = x[first], x[second]
+            out[first] = a * angle.cos() - b * angle.sin()
+            out[second] = a * angle.sin() + b * angle.cos()
         return out
 
     def fuse(self, states: Tensor) -> Tensor:
@@ -51,13 +56,30 @@ class NaiveDraft:
         return self.w["fc.weight"] @ x
 
     def step(self, token: int, hidden: Tensor, position: int, cache: list) -> tuple[int, Tensor]:
-        """Append this row's keys and values to the cache, attend over all of it; return target id and feedback."""
-        layer = "midlayer."
-        first = self.norm(self.embedding[token], f"{layer}input_layernorm.weight")
-        joined = torch.cat([first, self.norm(hidden, f"{layer}hidden_norm.weight")])
+        """Append this row to each layer's cache, attend over all of it; return target id and feedback."""
+        for number in range(self.layers):
+            layer = "midlayer." if number == 0 else f"layers.{number}."
+            x = self.norm(hidden, f"{layer}hidden_norm.weight")
+            if number == 0:
+                first = self.norm(self.embedding[token], f"{layer}input_layernorm.weight")
+                x = torch.cat([first, x])
+            attend = self.attend_latent if self.latent else self.attend
+            attended = attend(f"{layer}self_attn.", x, position, cache[number])
+            middle = hidden + self.w[f"{layer}self_attn.o_proj.weight"] @ attended
+            x = self.norm(middle, f"{layer}post_attention_layernorm.weight")
+            gate = self.w[f"{layer}mlp.gate_proj.weight"] @ x
+            inner = gate * torch.sigmoid(gate) * (self.w[f"{layer}mlp.up_proj.weight"] @ x)
+            hidden = middle + self.w[f"{layer}mlp.down_proj.weight"] @ inner
+        normed = self.norm(hidden, "norm.weight")
+        choice = int((self.w["lm_head.weight"] @ normed).argmax())
+        target = choice + int(self.w["d2t"][choice]) if "d2t" in self.w else choice
+        return target, normed if self.norm_output else hidden
 
-        def heads(name: str, count: int) -> list[Tensor]:
-            return list((self.w[f"{layer}self_attn.{name}.weight"] @ joined).view(count, self.size))
+    def attend(self, name: str, x: Tensor, position: int, cache: list) -> Tensor:
+        """Grouped-query attention of one row over the cache and itself."""
+
+        def heads(projection: str, count: int) -> list[Tensor]:
+            return list((self.w[f"{name}{projection}.weight"] @ x).view(count, self.size))
 
         keys = [self.rotate(key, position) for key in heads("k_proj", self.kv_heads)]
         cache.append((keys, heads("v_proj", self.kv_heads)))
@@ -68,19 +90,31 @@ class NaiveDraft:
             scores = torch.stack([turned @ k[group] for k, _ in cache]) / self.size**0.5
             share = scores.softmax(0)
             parts.append(sum(s * v[group] for s, (_, v) in zip(share, cache, strict=True)))
-        middle = hidden + self.w[f"{layer}self_attn.o_proj.weight"] @ torch.cat(parts)
-        x = self.norm(middle, f"{layer}post_attention_layernorm.weight")
-        gate = self.w[f"{layer}mlp.gate_proj.weight"] @ x
-        inner = gate * torch.sigmoid(gate) * (self.w[f"{layer}mlp.up_proj.weight"] @ x)
-        out = middle + self.w[f"{layer}mlp.down_proj.weight"] @ inner
-        normed = self.norm(out, "norm.weight")
-        choice = int((self.w["lm_head.weight"] @ normed).argmax())
-        target = choice + int(self.w["d2t"][choice]) if "d2t" in self.w else choice
-        return target, normed if self.norm_output else out
+        return torch.cat(parts)
+
+    def attend_latent(self, name: str, x: Tensor, position: int, cache: list) -> Tensor:
+        """Latent attention in its absorbed form: the cache holds latents and one rotated key per row."""
+        c = self.config
+        nope, rank = c["qk_nope_head_dim"], c["kv_lora_rank"]
+        both = self.w[f"{name}kv_a_proj_with_mqa.weight"] @ x
+        latent = self.norm(both[:rank], f"{name}kv_a_layernorm.weight")
+        cache.append((latent, self.rotate(both[rank:], position)))
+        low = self.norm(self.w[f"{name}q_a_proj.weight"] @ x, f"{name}q_a_layernorm.weight")
+        queries = (self.w[f"{name}q_b_proj.weight"] @ low).view(self.heads, -1)
+        maps = self.w[f"{name}kv_b_proj.weight"].view(self.heads, -1, rank)
+        parts = []
+        for query, both_maps in zip(queries, maps, strict=True):
+            absorbed = both_maps[:nope].T @ query[:nope]
+            turned = self.rotate(query[nope:], position)
+            scores = torch.stack([absorbed @ low + turned @ key for low, key in cache])
+            share = (scores / (nope + self.size) ** 0.5).softmax(0)
+            mixed = sum(s * low for s, (low, _) in zip(share, cache, strict=True))
+            parts.append(both_maps[nope:] @ mixed)
+        return torch.cat(parts)
 
     def tokens(self, states: Tensor, token_ids: Tensor, row: int, steps: int) -> list[int]:
         """Return the chain of target ids drafted from a start row."""
-        cache: list = []
+        cache: list = [[] for _ in range(self.layers)]
         for i in range(row + 1):
             token, fed = self.step(int(token_ids[i + 1]), self.fuse(states[i]), i, cache)
         chain = [token]

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from draftproof.accuracy.load import deepseek_yarn
 from draftproof.accuracy.rotary import rotary_of
 from draftproof.errors import InputError
 
@@ -44,6 +45,37 @@ def test_scaled_tables_rotate_like_transformers(kind: str) -> None:
     torch.testing.assert_close(table.rotate(x, positions), expected[0].transpose(0, 1))
     plain = rotary_of({"type": "default", "theta": 10000.0, "scaling": None}, **SIZES)
     assert not torch.allclose(plain.rotate(x, positions), expected[0].transpose(0, 1), atol=1e-3)
+
+
+def test_deepseeks_yarn_is_that_of_transformers() -> None:
+    from transformers import DeepseekV3Config
+    from transformers.models.deepseek_v3.modeling_deepseek_v3 import (
+        DeepseekV3Attention,
+        DeepseekV3RotaryEmbedding,
+        apply_rotary_pos_emb_interleave,
+    )
+
+    scaling = SCALED["yarn"] | {"mscale": 0.7, "mscale_all_dim": 1.2}
+    rope = {"rope_type": "yarn", "rope_theta": 10000.0, **scaling}
+    config = DeepseekV3Config(
+        hidden_size=64, num_attention_heads=4, qk_rope_head_dim=32, rope_parameters=rope
+    )
+    read, all_dimensions = deepseek_yarn(scaling)
+    table = rotary_of(
+        {"type": "yarn", "theta": 10000.0, "scaling": read}, **SIZES, interleaved=True
+    )
+    attention = DeepseekV3Attention(config, layer_idx=0)
+    assert attention.scaling == pytest.approx(attention.qk_head_dim**-0.5 * all_dimensions**2)
+    x = torch.randn(4, 6, 32, generator=torch.Generator().manual_seed(0))
+    positions = torch.tensor([0, 1, 7, 900, 2000, 4000])
+    cos, sin = DeepseekV3RotaryEmbedding(config)(x, positions[None])
+    expected, other = apply_rotary_pos_emb_interleave(x[None], x[None].flip(2), cos, sin)
+    query = table.rotate(x.transpose(0, 1), positions)
+    key = table.rotate(x.flip(1).transpose(0, 1), positions)
+    # transformers leaves the dimensions in another order, the same for queries and keys: the scores are equal.
+    torch.testing.assert_close(
+        torch.einsum("rhd,shd->hrs", query, key), expected[0] @ other[0].transpose(1, 2)
+    )
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "deepseek_yarn", "nonsense"])

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from draftproof.accuracy.draft import Draft
+from draftproof.accuracy.layer import Layer
 
+KeysValues = tuple[Tensor, Tensor]
 ROWS_AT_ONCE = 256
 
 
@@ -38,65 +40,83 @@ def matches(
     found = torch.zeros(len(rows), steps, dtype=torch.bool)
     if not len(rows):
         return found
-    fused = draft.fuse(states[:length])
-    positions = torch.arange(length)
-    joined = draft.attention_input(draft.embed(token_ids[1:]), fused)
-    context = draft.key_value(joined, positions)
+    fused, embedding = draft.fuse(states[:length]), draft.embed(token_ids[1:])
+    contexts = _contexts(draft, fused, embedding)
     for chunk in torch.split(rows, ROWS_AT_ONCE):
         at = chunk - first_row
-        found[at] = _chains(draft, fused, joined, context, labels, chunk, steps, all_rows)
+        fed = fused[chunk], embedding[chunk]
+        found[at] = _chains(draft, contexts, fed, labels, chunk, steps, all_rows)
     return found
+
+
+def _contexts(draft: Draft, fused: Tensor, embedding: Tensor) -> list[KeysValues]:
+    """Return each layer's keys and values of the text's rows: what is in the draft KV cache before any chain."""
+    everything = torch.arange(len(fused))
+    contexts = []
+    hidden = fused
+    for layer in draft.layers:
+        x = layer.attention_input(embedding, hidden)
+        contexts.append(layer.attention.key_value(x, everything))
+        if layer is not draft.layers[-1]:
+            pieces = [
+                _attend(layer, layer.attention.query(x[rows], rows), contexts[-1], rows, [])
+                for rows in torch.split(everything, ROWS_AT_ONCE)
+            ]
+            hidden = layer.output(hidden, torch.cat(pieces))
+    return contexts
 
 
 def _chains(
     draft: Draft,
-    fused: Tensor,
-    joined: Tensor,
-    context: tuple[Tensor, Tensor],
+    contexts: list[KeysValues],
+    fed: tuple[Tensor, Tensor],
     labels: Tensor,
     rows: Tensor,
     steps: int,
     all_rows: bool,
 ) -> Tensor:
-    """Return bool [len(rows), steps]: the chains from these start rows."""
+    """Return bool [len(rows), steps]: the chains from these start rows, fed hidden states and embeddings [R, H]."""
     found = torch.zeros(len(rows), steps, dtype=torch.bool)
     alive = torch.arange(len(rows))
-    hidden, fed = fused[rows], joined[rows]
-    own: list[tuple[Tensor, Tensor]] = []
+    hidden, embedding = fed
+    own: list[list[KeysValues]] = [[] for _ in draft.layers]
     for step in range(steps):
         start, positions = rows[alive], rows[alive] + step
-        if step:
-            own.append(draft.key_value(fed, positions))
-        attended = _attend(draft.query(fed, positions), context, start, own)
-        token, hidden = draft.choose(draft.output(hidden, attended))
+        for layer, context, chain in zip(draft.layers, contexts, own, strict=True):
+            x = layer.attention_input(embedding, hidden)
+            if step:
+                chain.append(layer.attention.key_value(x, positions))
+            query = layer.attention.query(x, positions)
+            hidden = layer.output(hidden, _attend(layer, query, context, start, chain))
+        token, hidden = draft.choose(hidden)
         place = start + 2 + step
         known = place < len(labels)
         hit = known & (token == labels[place.clamp(max=len(labels) - 1)])
         found[alive, step] = hit
         if not all_rows:
             alive, hidden, token = alive[hit], hidden[hit], token[hit]
-            own = [(key[hit], value[hit]) for key, value in own]
+            own = [[(key[hit], value[hit]) for key, value in chain] for chain in own]
             if not len(alive):
                 break
-        fed = draft.attention_input(draft.embed(token), hidden)
+        embedding = draft.embed(token)
     return found
 
 
 def _attend(
-    query: Tensor, context: tuple[Tensor, Tensor], rows: Tensor, own: list[tuple[Tensor, Tensor]]
+    layer: Layer, query: Tensor, context: KeysValues, rows: Tensor, own: list[KeysValues]
 ) -> Tensor:
     """Return [R, heads * d]: each query [R, heads, d] over context rows 0..its start row, and its own chain.
 
     context: keys and values [T, kv, d]; own: keys and values [R, kv, d] of the chain's steps so far.
     """
     keys, values = context
-    count, kv, width = len(query), keys.shape[1], keys.shape[2]
+    count, kv = len(query), keys.shape[1]
     last = int(rows.max()) + 1
-    grouped = query.view(count, kv, -1, width).permute(1, 2, 0, 3)  # [kv, group, R, d]
+    grouped = query.view(count, kv, -1, keys.shape[2]).permute(1, 2, 0, 3)  # [kv, group, R, d]
     before = grouped @ keys[:last].permute(1, 2, 0)[:, None]  # [kv, group, R, last]
     before = before.masked_fill(torch.arange(last) > rows[:, None], float("-inf"))
     chain = [(grouped * key.transpose(0, 1)[:, None]).sum(-1, keepdim=True) for key, _ in own]
-    weights = (torch.cat([before, *chain], dim=-1) * width**-0.5).softmax(-1)
+    weights = (torch.cat([before, *chain], dim=-1) * layer.attention.scale).softmax(-1)
     mixed = weights[..., :last] @ values[:last].transpose(0, 1)[:, None]
     for number, (_, value) in enumerate(own):
         mixed = mixed + weights[..., last + number, None] * value.transpose(0, 1)[:, None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from draftproof.accuracy.draft import Draft
+from draftproof.accuracy.layer import Heads, Latent, Layer
 from draftproof.accuracy.rotary import rotary_of
 from draftproof.checkpoint.layout import EMBEDDING, FC, HEAD, MAP, fits, optional, required
 from draftproof.checkpoint.pair import Pair
@@ -17,16 +19,8 @@ from draftproof.checkpoint.safetensors_header import Tensor as Stored
 from draftproof.checkpoint.weights import open_weights
 from draftproof.errors import InputError
 
-ARCHITECTURE = "LlamaForCausalLMEagle3"
+ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3DeepseekV2ForCausalLM")
 VALIDATE = "Run draftproof validate for the reason and the fix."
-SIZES = (
-    "hidden_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "vocab_size",
-    "max_position_embeddings",
-)
 
 
 def load_draft(pair: Pair) -> Draft:
@@ -36,31 +30,97 @@ def load_draft(pair: Pair) -> Draft:
     """
     refuse_other_kinds(pair)
     effective = pair.effective
-    sizes = {name: positive(pair, name) for name in SIZES}
-    weights = layer_weights(pair)
+    weights = own_weights(pair)
     embedding = embedding_of(pair, weights)
     head = head_of(pair, weights, embedding)
     return Draft(
         weights=weights,
+        layers=tuple(
+            layer_of(pair, weights, number) for number in range(positive(pair, "num_hidden_layers"))
+        ),
         embedding=embedding,
         head=head.float(),
         to_target=vocabulary(pair, len(head), len(embedding)),
-        rotary=rotary_of(
-            effective.rope.value,
-            hidden_size=sizes["hidden_size"],
-            heads=sizes["num_attention_heads"],
-            head_dim=sizes["head_dim"],
-            positions=sizes["max_position_embeddings"],
-        ),
-        hidden_size=sizes["hidden_size"],
-        heads=sizes["num_attention_heads"],
-        kv_heads=sizes["num_key_value_heads"],
-        head_dim=sizes["head_dim"],
+        hidden_size=positive(pair, "hidden_size"),
         eps=effective.rms_norm_eps.value,
         norm_before_fc=effective.norm_before_fc.value,
         fc_norm=effective.fc_norm.value,
         norm_output=effective.norm_output.value,
     )
+
+
+def layer_of(pair: Pair, weights: Mapping[str, Tensor], number: int) -> Layer:
+    """Return one layer, with its weights by their names below ``layers.<number>``."""
+    prefix, eps = f"layers.{number}.", pair.effective.rms_norm_eps.value
+    own = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+    inner = {k.removeprefix("self_attn."): v for k, v in own.items() if k.startswith("self_attn.")}
+    make = latent_of if pair.effective.latent.value else heads_of
+    return Layer(weights=own, attention=make(pair, inner), eps=eps, first=number == 0)
+
+
+def heads_of(pair: Pair, weights: Mapping[str, Tensor]) -> Heads:
+    """Return grouped-query attention."""
+    heads, head_dim = positive(pair, "num_attention_heads"), positive(pair, "head_dim")
+    return Heads(
+        weights=weights,
+        rotary=rotary_of(
+            pair.effective.rope.value,
+            hidden_size=positive(pair, "hidden_size"),
+            heads=heads,
+            head_dim=head_dim,
+            positions=positive(pair, "max_position_embeddings"),
+            interleaved=not pair.draft.get("rope_is_neox_style", True),
+        ),
+        heads=heads,
+        kv_heads=positive(pair, "num_key_value_heads"),
+        head_dim=head_dim,
+    )
+
+
+def latent_of(pair: Pair, weights: Mapping[str, Tensor]) -> Latent:
+    """Return latent attention; any scaling of positions is YaRN with DeepSeek's two factors (models/deepseek_v2.py)."""
+    sizes, heads = pair.effective.latent.value or {}, positive(pair, "num_attention_heads")
+    if missing := [key for key, size in sizes.items() if size is None]:
+        raise InputError(f"{missing[0]} is missing or no size", where(pair), VALIDATE)
+    nope, rope = int(sizes["qk_nope_head_dim"] or 0), int(sizes["qk_rope_head_dim"] or 0)
+    positions, scale = dict(pair.effective.rope.value), float((nope + rope) ** -0.5)
+    if positions["type"] != "default":
+        scaling, all_dimensions = deepseek_yarn(positions["scaling"] or {})
+        positions |= {"type": "yarn", "scaling": scaling}
+        scale *= all_dimensions**2
+    return Latent(
+        weights=weights,
+        rotary=rotary_of(
+            positions,
+            hidden_size=positive(pair, "hidden_size"),
+            heads=heads,
+            head_dim=rope,
+            positions=positive(pair, "max_position_embeddings"),
+            interleaved=bool(pair.draft.get("rope_interleave", True)),
+        ),
+        heads=heads,
+        nope=nope,
+        rope=rope,
+        eps=pair.effective.rms_norm_eps.value,
+        scale=scale,
+    )
+
+
+def deepseek_yarn(scaling: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
+    """Return YaRN's parameters with the factor of sine and cosine written out, and the one whose square scales scores.
+
+    Source: layers/rotary_embedding (DeepseekScalingRotaryEmbedding), compute_mla_mscale_scaling of sglang 0.5.23.
+    """
+
+    def grown(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+    factor = float(scaling.get("factor") or 1.0)
+    own = grown(float(scaling.get("mscale", 1)))
+    all_dimensions = grown(float(scaling.get("mscale_all_dim", 0)))
+    attention_factor = own / all_dimensions * float(scaling.get("attn_factor", 1))
+    read = {k: v for k, v in scaling.items() if k not in {"mscale", "mscale_all_dim"}}
+    return read | {"factor": factor, "attention_factor": attention_factor}, all_dimensions
 
 
 def boundaries_of(pair: Pair) -> tuple[int, ...]:
@@ -80,27 +140,19 @@ def boundaries_of(pair: Pair) -> tuple[int, ...]:
 def refuse_other_kinds(pair: Pair) -> None:
     """Raise InputError for drafts that accuracy cannot compute yet."""
     effective = pair.effective
-    if effective.architecture.value != ARCHITECTURE:
+    if effective.architecture.value not in ARCHITECTURES:
         raise InputError(
-            f"accuracy computes {ARCHITECTURE} drafts, this one is {effective.architecture.value}",
+            f"accuracy computes {' and '.join(ARCHITECTURES)} drafts, this one is {effective.architecture.value}",
             where(pair),
-            "Drafts with latent attention (MLA) are not supported yet.",
-        )
-    if effective.num_hidden_layers.value != 1:
-        raise InputError(
-            f"accuracy computes drafts of one layer, this one has {effective.num_hidden_layers.value}",
-            where(pair),
-            "Drafts of several layers are not supported yet.",
+            VALIDATE,
         )
     if pair.draft.get("hidden_act", "silu") != "silu":
         raise InputError(
             f"hidden_act is {pair.draft['hidden_act']!r}, the engine has silu only", where(pair)
         )
-    if not pair.draft.get("rope_is_neox_style", True):
-        raise InputError("rope_is_neox_style false is not supported by accuracy", where(pair))
 
 
-def layer_weights(pair: Pair) -> dict[str, Tensor]:
+def own_weights(pair: Pair) -> dict[str, Tensor]:
     """Return the draft's own tensors by the engine's names, in float32.
 
     A norm that is missing is ones, as in the engine. A missing matrix would be whatever is in memory there: InputError.
@@ -110,7 +162,7 @@ def layer_weights(pair: Pair) -> dict[str, Tensor]:
     if not pair.draft.get("bias"):
         allowed.pop("fc.bias", None)
     if not pair.draft.get("attention_bias"):
-        allowed.pop("layers.0.self_attn.o_proj.bias", None)
+        allowed = {k: v for k, v in allowed.items() if not k.endswith("o_proj.bias")}
     skipped_fc = wanted[FC][1] == pair.effective.hidden_size.value
     weights: dict[str, Tensor] = {}
     for name, shape in (allowed | wanted).items():

@@ -1,4 +1,4 @@
-"""Rotary position embedding, from transformers' own tables, as the engine applies it (half-split)."""
+"""Rotary position embedding, from transformers' own tables, as the engine applies it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,40 @@ from draftproof.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotary:
-    """`inverse` [d/2] are the frequencies, `scale` multiplies sine and cosine (yarn, longrope)."""
+    """`inverse` [d/2] are the frequencies, `scale` multiplies sine and cosine (yarn, longrope).
+
+    `interleaved`: the dimensions 2i and 2i + 1 turn together, as in latent attention, else i and i + d/2.
+    """
 
     inverse: Tensor
     scale: float
+    interleaved: bool = False
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         """Rotate x [R, heads, head_dim] by positions [R]; dimensions beyond the table's stay as they are."""
         angle = (positions[:, None].float() * self.inverse)[:, None, :]
         cos, sin = angle.cos() * self.scale, angle.sin() * self.scale
         half = self.inverse.shape[0]
-        low, high, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-        return torch.cat([low * cos - high * sin, high * cos + low * sin, rest], dim=-1)
+        turning, rest = x[..., : 2 * half], x[..., 2 * half :]
+        if self.interleaved:
+            low, high = turning[..., ::2], turning[..., 1::2]
+            turned = torch.stack([low * cos - high * sin, high * cos + low * sin], dim=-1).flatten(
+                -2
+            )
+        else:
+            low, high = turning[..., :half], turning[..., half:]
+            turned = torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
+        return torch.cat([turned, rest], dim=-1)
 
 
 def rotary_of(
-    rope: Mapping[str, Any], *, hidden_size: int, heads: int, head_dim: int, positions: int
+    rope: Mapping[str, Any],
+    *,
+    hidden_size: int,
+    heads: int,
+    head_dim: int,
+    positions: int,
+    interleaved: bool = False,
 ) -> Rotary:
     """Return the table of a validation's ``rope`` value {type, theta, scaling}.
 
@@ -59,4 +77,8 @@ def rotary_of(
             "draft config",
             "Correct rope_scaling.",
         ) from None
-    return Rotary(inverse=table.inv_freq.float(), scale=float(table.attention_scaling))
+    return Rotary(
+        inverse=table.inv_freq.float(),
+        scale=float(table.attention_scaling),
+        interleaved=interleaved,
+    )
