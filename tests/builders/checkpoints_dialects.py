@@ -22,7 +22,6 @@ from tests.builders.checkpoints import (
     draft_tensors,
 )
 
-BOUNDARIES = [2, 6, 9]  # of the target's 12 layers; every trainer's default
 LATENT = {
     "q_lora_rank": 12,
     "kv_lora_rank": 16,
@@ -40,6 +39,18 @@ def ones(*shape: int) -> Any:
 def weight(*shape: int) -> Any:
     """Return random float32 values."""
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def boundaries(parts: Parts) -> list[int]:
+    """Return every trainer's default for this target."""
+    layers = parts.target["num_hidden_layers"]
+    return [2, layers // 2, layers - 3]
+
+
+def state_norms(parts: Parts) -> dict[str, Any]:
+    """Return a norm per state."""
+    hidden = parts.config["hidden_size"]
+    return {f"fc_norm.{number}.weight": ones(hidden) for number in range(3)}
 
 
 def first_layer_as(parts: Parts, prefix: str) -> None:
@@ -64,18 +75,19 @@ def specforge_31(parts: Parts) -> None:
     """SpecForge's EAGLE-3.1: a norm per state; norm_output is about its head."""
     specforge(parts)
     parts.config |= {"fc_norm": True, "norm_output": True}
-    parts.tensors |= {f"fc_norm.{number}.weight": ones(HIDDEN) for number in range(3)}
+    parts.tensors |= state_norms(parts)
 
 
 def speculators(parts: Parts) -> None:
     """Speculators 0.3: nested config, no ids, no flags for norms."""
     first_layer_as(parts, "layers.0")
-    parts.tensors["embed_tokens.weight"] = weight(VOCAB, HIDDEN)
+    shape = parts.config["vocab_size"], parts.config["hidden_size"]
+    parts.tensors["embed_tokens.weight"] = weight(*shape)
     own = {"architectures", "eagle_config", "draft_vocab_size", "torch_dtype"}
     inner = {key: value for key, value in parts.config.items() if key not in own}
     parts.config = {
         "architectures": ["Eagle3Speculator"],
-        "draft_vocab_size": DRAFT_VOCAB,
+        "draft_vocab_size": parts.config["draft_vocab_size"],
         IDS_KEY: None,
         "norm_before_residual": False,
         "speculators_config": {"algorithm": "eagle3", "verifier": {"name_or_path": "target"}},
@@ -92,6 +104,7 @@ def speculators(parts: Parts) -> None:
 
 def speculators_09(parts: Parts) -> None:
     """Speculators 0.9: norms around fc and output on, every layer with a window, ids written."""
+    input_norm = ones(3 * parts.config["hidden_size"])
     speculators(parts)
     parts.config["transformer_layer_config"] |= {
         "layer_types": ["sliding_attention"],
@@ -101,12 +114,12 @@ def speculators_09(parts: Parts) -> None:
     del parts.config["transformer_layer_config"]["rope_theta"]
     parts.config |= {
         "speculators_version": "0.9.0",
-        IDS_KEY: list(BOUNDARIES),
+        IDS_KEY: boundaries(parts),
         "norm_before_fc": True,
         "fc_norm": False,
         "norm_output": True,
     }
-    parts.tensors["input_norm.weight"] = ones(3 * HIDDEN)
+    parts.tensors["input_norm.weight"] = input_norm
 
 
 def speculators_flat(parts: Parts) -> None:
@@ -151,14 +164,14 @@ def eagle31(parts: Parts) -> None:
     """EAGLE-3.1: a norm per state, and the normed state fed back."""
     first_layer_as(parts, "layers.0")
     parts.config |= {"fc_norm": True, "norm_output": True}
-    parts.tensors |= {f"fc_norm.{number}.weight": ones(HIDDEN) for number in range(3)}
+    parts.tensors |= state_norms(parts)
 
 
 def eagle31_one_norm(parts: Parts) -> None:
     """EAGLE-3.1 with one norm over all states."""
     first_layer_as(parts, "layers.0")
     parts.config |= {"norm_before_fc": True, "norm_output": True}
-    parts.tensors["input_norm.weight"] = ones(3 * HIDDEN)
+    parts.tensors["input_norm.weight"] = ones(3 * parts.config["hidden_size"])
 
 
 def mla(parts: Parts) -> None:
@@ -173,7 +186,7 @@ def mla(parts: Parts) -> None:
         "num_key_value_heads": HEADS,
         "draft_vocab_size": DRAFT_VOCAB,
         "target_hidden_size": None,
-        "eagle_config": {IDS_KEY: list(BOUNDARIES)},
+        "eagle_config": {IDS_KEY: boundaries(parts)},
     }
     parts.target["architectures"] = ["DeepseekV3ForCausalLM"]
     shapes: dict[str, tuple[int, ...]] = {

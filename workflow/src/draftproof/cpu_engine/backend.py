@@ -197,6 +197,8 @@ def install() -> None:
         _offer_torch_native,
         HookType.AROUND,
     )
+    # The draft class with latent attention waits for CUDA without asking whether there is any (models/kimi_k25_eagle3.py).
+    HookRegistry.register("torch.cuda.synchronize", lambda device=None: None, HookType.REPLACE)
 
 
 def _offer_torch_native(
