@@ -295,6 +295,7 @@ def wiring(truth: Truth, walk: dict[str, Any]) -> dict[str, Any]:
         "alternatives": len(others),
         "best": others[0] if truth.wrong_wiring else configured,
         "significant": truth.wrong_wiring,
+        "ties": [],
         "message": "scan of 3 candidates",
     }
 

@@ -68,26 +68,39 @@ class Judge:
         self.samples = samples
         self._bootstrap = Bootstrap(samples)
 
-    def values(self, walked: Walked) -> Counts:
-        """Return accepted drafts per verify step in each draw."""
-        return self._bootstrap.values(walked.ratio)
+    def values(self, walked: Walked | None) -> Counts:
+        """Return accepted drafts per verify step in each draw; zeros for a wiring that no server can run."""
+        none = Ratio([0] * self.samples, [1] * self.samples)
+        return self._bootstrap.values(none if walked is None else walked.ratio)
+
+    def difference(self, one: Walked, other: Walked | None, alternatives: int) -> list[float]:
+        """Return the paired interval of a difference, widened for the number of alternatives tried (Bonferroni).
+
+        The bootstrap's spread times a quantile of Student's t: so far out, 10 000 draws of few samples have no tail.
+        """
+        from scipy.stats import t
+
+        middle = (one.ratio.value or 0.0) - (0.0 if other is None else other.ratio.value or 0.0)
+        freedom = max(1, self.samples - 1)
+        spread = float((self.values(one) - self.values(other)).std())
+        spread *= math.sqrt(self.samples / freedom)
+        reach = float(t.ppf(1 - (1 - LEVEL) / (2 * max(1, alternatives)), freedom)) * spread
+        return [middle - reach, middle + reach]
 
     def clear(self, better: Walked, than: Walked | None, alternatives: int) -> bool:
         """Return whether one wiring is better than another beyond chance and by enough to matter.
 
-        The paired interval of the difference is widened for the number of alternatives tried (Bonferroni). `than` None is
-        a wiring that no server can run.
+        `than` None is a wiring that no server can run.
         """
         gain = (better.ratio.value or 0.0) - (0.0 if than is None else than.ratio.value or 0.0)
         if gain < MIN_GAIN or self.samples < least_samples(alternatives):
             return False
-        drawn = self.values(better) - (0.0 if than is None else self.values(than))
-        return quantiles(drawn, adjusted(alternatives))[0] > 0
+        return self.difference(better, than, alternatives)[0] > 0
 
-
-def adjusted(alternatives: int) -> float:
-    """Return the level of one interval so that all of them together keep 95 %."""
-    return 1 - (1 - LEVEL) / max(1, alternatives)
+    def tied(self, one: Walked, other: Walked) -> bool:
+        """Return whether two wirings differ by no more than chance."""
+        low, high = self.difference(one, other, 1)
+        return low <= 0 <= high
 
 
 def least_samples(alternatives: int) -> int:
@@ -107,6 +120,7 @@ def wiring(found: Found, judge: Judge, steps: int) -> dict[str, Any]:
     # Nothing clearly better: the longest walk is shown; ties go to the configured wiring, which is first.
     chosen = found.best if significant else max(found.walked, key=lambda w: w.ratio.value or 0.0)
     best = entries[found.walked.index(chosen)]
+    ties = [w.label for w in found.walked if w not in (own, chosen) and judge.tied(w, chosen)]
     answer = {
         "schema": "draftproof/wiring/2",
         "steps": steps,
@@ -119,6 +133,7 @@ def wiring(found: Found, judge: Judge, steps: int) -> dict[str, Any]:
         "alternatives": alternatives,
         "best": best,
         "significant": significant,
+        "ties": ties if significant else [],
     }
     return answer | {"message": message(answer)}
 
@@ -126,7 +141,7 @@ def wiring(found: Found, judge: Judge, steps: int) -> dict[str, Any]:
 def entry(walked: Walked, own: Walked | None, judge: Judge, alternatives: int) -> dict[str, Any]:
     """Return one of ``candidates``; differences are from the configured wiring, or from no accepted draft at all."""
     values, ratio = judge.values(walked), walked.ratio.value or 0.0
-    differences = values - (0.0 if own is None else judge.values(own))
+    differences = values - judge.values(own)
     return {
         "kinds": list(walked.kinds),
         "boundaries": list(walked.boundaries),
@@ -136,7 +151,7 @@ def entry(walked: Walked, own: Walked | None, judge: Judge, alternatives: int) -
         "ci95": one_more(quantiles(values, LEVEL)),
         "difference": ratio - (0.0 if own is None else own.ratio.value or 0.0),
         "difference_ci95": quantiles(differences, LEVEL),
-        "difference_adjusted": quantiles(differences, adjusted(alternatives)),
+        "difference_adjusted": judge.difference(walked, own, alternatives),
     }
 
 
@@ -169,7 +184,7 @@ def message(answer: Mapping[str, Any]) -> str:
         low, high = best["difference_ci95"]
         return (
             f"The draft fits {best['label']} better than {configured}: accept length {lengths}"
-            f" (difference {low:.2f} to {high:.2f}, {samples} samples, {tried} alternatives tried); {cure(best['setting'])}."
+            f" (difference {low:.2f} to {high:.2f}, {samples} samples, {tried} alternatives tried); {cure(best['setting'])}.{other_fits(answer['ties'])}"
         )
     if len(answer["candidates"]) == 1:
         return f"No other wiring could be compared with {configured}."
@@ -179,6 +194,15 @@ def message(answer: Mapping[str, Any]) -> str:
     return (
         f"No wiring is clearly better than {configured}: {best['label']} reaches {lengths},"
         f" the best of {tried} alternatives, within chance{few}."
+    )
+
+
+def other_fits(ties: Sequence[str]) -> str:
+    """Return a sentence on the wirings that cannot be told from the best, or nothing."""
+    if not ties:
+        return ""
+    return f" Too few samples to tell it from {' or '.join(ties[:3])}" + (
+        f" and {len(ties) - 3} more." if len(ties) > 3 else "."
     )
 
 

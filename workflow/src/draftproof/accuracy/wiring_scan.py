@@ -23,7 +23,7 @@ from draftproof.checkpoint.boundaries import default_boundaries, layer_count, ta
 from draftproof.errors import InputError
 
 SCREEN_SAMPLES = 8
-SURVIVORS, SURVIVORS_OF_A_KIND = 5, 2
+SURVIVORS, SURVIVORS_OF_A_KIND = 6, 3
 ROUNDS = 3
 MAKERS: dict[str, Callable[[Reading], Iterator[Reading]]] = {
     "vocabulary-map": readings.vocabulary_maps,
@@ -61,14 +61,13 @@ def scan(
         skipped |= {kind: reason for kind, reason in missing.items() if not screened}
         chosen, seen = screen(others, samples)
         screened += seen
-        rivals = list(zip(chosen, walk_all(chosen, samples), strict=True))
-        found += [each for _, each in rivals]
+        rivals = walk_all(chosen, samples)
+        found += sorted(rivals, key=lambda rival: -(rival.ratio.value or 0.0))
+        rivals = [rival for rival in rivals if judge.clear(rival, best, len(screened))]
         if not rivals:
             break
-        reading, rival = max(rivals, key=lambda pair: pair[1].ratio.value or 0.0)
-        if not judge.clear(rival, best, len(screened)):
-            break
-        best, best_reading = rival, reading
+        best = likeliest(rivals, judge)
+        best_reading = next(each for each in chosen if each.label == best.label)
     not_tried = [{"kind": kind, "reason": reason} for kind, reason in skipped.items()]
     return Found(
         fault=fault, walked=found, screened=screened, not_tried=not_tried, best=best
@@ -98,7 +97,7 @@ def alternatives(base: Reading, stored: Sequence[int]) -> tuple[list[Reading], d
 
 
 def screen(others: Sequence[Reading], samples: Samples) -> tuple[list[Reading], list[Screened]]:
-    """Return the readings worth a whole walk, and how each guesses the first draft token of every start row."""
+    """Return the readings worth a whole walk, in their order, and how each guesses the first token of every start row."""
     hits, rows = [0] * len(others), 0
     for sample in samples.read(SCREEN_SAMPLES):
         for number, reading in enumerate(others):
@@ -119,7 +118,7 @@ def screen(others: Sequence[Reading], samples: Samples) -> tuple[list[Reading], 
         )
         for number, each in enumerate(others)
     ]
-    return [others[number] for number in order if number in chosen], seen
+    return [each for number, each in enumerate(others) if number in chosen], seen
 
 
 def survivors(kinds: Sequence[str]) -> set[int]:
@@ -135,6 +134,16 @@ def survivors(kinds: Sequence[str]) -> set[int]:
             taken[kind] += 1
             chosen.add(place)
     return chosen
+
+
+def likeliest(rivals: Sequence[Walked], judge: Judge) -> Walked:
+    """Return the best of wirings in the order of likely faults, or the first of its kind that chance could put behind it."""
+    top = max(rivals, key=lambda rival: rival.ratio.value or 0.0)
+    return next(
+        each
+        for each in rivals
+        if each is top or (each.kinds == top.kinds and judge.tied(each, top))
+    )
 
 
 def walk_all(chosen: Sequence[Reading], samples: Samples) -> list[Walked]:
