@@ -33,6 +33,11 @@ class Parts:
     same_folder: bool = False
 
 
+def weight(*shape: int) -> Any:
+    """Return a float32 matrix as training leaves one, told from others by its shape."""
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
 def target_config(**changes: Any) -> dict[str, Any]:
     """Return the config of a Llama-type target of 12 layers."""
     return {

@@ -51,16 +51,17 @@ def written(
 
 FIRST, EMBEDDING, WINDOW = "draft.convert-first", "embedding.overwritten", "meaning.sliding-window"
 RESIDUAL, ROPE, UNNAMED = "norms.before-residual", "rope.differs", "boundaries.default"
+DTYPE = "config.dtype-differs"
 CHECKPOINTS = {
     "speculators-0.3.0": written("speculators", FIRST, EMBEDDING),
     "speculators-0.3.0-before-residual": written(
         "speculators", FIRST, EMBEDDING, RESIDUAL, same=False
     ),
     # The package's converter left the scaling behind, and nothing in the checkpoint tells.
-    "speculators-0.3.0-converted": written("speculators", FIRST, ROPE, same=False),
+    "speculators-0.3.0-converted": written("speculators", FIRST, ROPE, DTYPE, same=False),
     "speculators-0.5.0": written("speculators", FIRST, EMBEDDING),
     "speculators-0.9.0": written("speculators", FIRST, EMBEDDING, WINDOW),
-    "speculators-0.9.0-converted": written("speculators", FIRST),
+    "speculators-0.9.0-converted": written("speculators", FIRST, DTYPE),
     "speculators-0.9.0-defaults": written(
         "speculators", FIRST, EMBEDDING, WINDOW, RESIDUAL, same=False
     ),

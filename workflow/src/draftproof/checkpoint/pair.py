@@ -10,13 +10,19 @@ from typing import Any
 
 from draftproof.checkpoint import layout
 from draftproof.checkpoint.boundaries import text_config
-from draftproof.checkpoint.configuration import Config, architecture, config_file, read_config
+from draftproof.checkpoint.configuration import (
+    Config,
+    architecture,
+    config_file,
+    read_config,
+    written_architecture,
+)
 from draftproof.checkpoint.dialect import Dialect, recognise
 from draftproof.checkpoint.effective import Effective, derive
 from draftproof.checkpoint.safetensors_header import Tensor
 from draftproof.checkpoint.scan import Scan, scan
 from draftproof.checkpoint.translate import Translation, translate
-from draftproof.checkpoint.weights import Weights, checkpoint_digest, open_weights
+from draftproof.checkpoint.weights import PICKLED, Weights, checkpoint_digest, open_weights
 from draftproof.engines import facts
 from draftproof.errors import InputError
 from draftproof.progress import progress
@@ -90,10 +96,16 @@ def read_pair(draft: Path, target: Path, engine: str) -> Pair:
                 str(path),
                 "Give the folder with config.json and weights.",
             )
+    if draft.is_file() and draft.suffix not in {".safetensors", *PICKLED}:
+        raise InputError(
+            "the draft is neither a folder nor a safetensors file",
+            str(draft),
+            f"Give the folder: --draft {draft.parent}",
+        )
     config, target_config = read_config(draft, "draft"), read_config(target, "target")
     weights = open_weights(draft)
     architectures = known["draft_architectures"]
-    dialect = recognise(config, weights.tensors, architecture(config) in architectures)
+    dialect = recognise(config, weights.tensors, written_architecture(config) in architectures)
     translation = translate(engine, dialect, config, target_config, weights.tensors, architectures)
     served = translation.config
     return Pair(
@@ -106,7 +118,14 @@ def read_pair(draft: Path, target: Path, engine: str) -> Pair:
         target_path=target,
         target=target_config,
         dialect=dialect,
-        effective=derive(engine, reader_of(known, served), served, target_config, weights.tensors),
+        effective=derive(
+            engine,
+            reader_of(known, served),
+            served,
+            target_config,
+            weights.tensors,
+            known["algorithms"].get("eagle3" if dialect.eagle3 else dialect.name),
+        ),
     )
 
 

@@ -1,7 +1,12 @@
 """Will the engine read this draft as it was trained?
 
 Says what the pinned engine will really do with the checkpoint, and what would fail or silently lower acceptance, worst
-first, with a fix for each. Exit code 0: yes, perhaps with warnings. 1: no. 2: could not be asked.
+first, with a fix for each.
+
+exit codes:
+  0  yes, also when there are warnings
+  1  no: there are errors
+  2  the question could not be asked: bad usage, or a file that cannot be read
 
 example:
   draftproof validate --draft my-draft --target my-target --json validation.json
@@ -25,7 +30,16 @@ from draftproof.files import write_result
 
 MARKS = {"error": "ERROR", "warning": "WARN", "info": "info"}
 WIDTH = 100
-SHOWN = ("boundaries", "head_dim", "rope", "draft_vocab_size", "vocabulary_map", "head_source")
+LONGEST_LIST = 12
+SHOWN = (
+    "algorithm",
+    "boundaries",
+    "head_dim",
+    "rope",
+    "draft_vocab_size",
+    "vocabulary_map",
+    "head_source",
+)
 __all__ = ["configure", "rules", "run", "validation"]
 
 
@@ -89,6 +103,9 @@ def table(answer: Mapping[str, Any]) -> str:
 def _short(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_short(inner)}" for key, inner in value.items() if inner)
+    if isinstance(value, list) and len(value) > LONGEST_LIST:
+        shown = ", ".join(map(str, value[:LONGEST_LIST]))
+        return f"[{shown}, ...] ({len(value)} in all)"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -2,7 +2,9 @@
 
 from draftproof.checkpoint.rules import (
     config,
+    kinds,
     meaning,
+    parallel,
     rope,
     target,
     tensors,
@@ -14,7 +16,9 @@ from draftproof.checkpoint.rules import (
 
 __all__ = [
     "config",
+    "kinds",
     "meaning",
+    "parallel",
     "rope",
     "target",
     "tensors",
