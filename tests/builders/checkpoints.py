@@ -31,6 +31,7 @@ class Parts:
     files: dict[str, bytes] = field(default_factory=dict)
     target_files: dict[str, bytes] = field(default_factory=dict)
     same_folder: bool = False
+    pickled: bool = False
 
 
 def target_config(**changes: Any) -> dict[str, Any]:
@@ -138,6 +139,8 @@ def write_parts(path: Path, parts: Parts) -> tuple[Path, Path]:
         for name, payload in files.items():
             (folder / name).write_bytes(payload)
     save_file(parts.tensors, draft / "model.safetensors")
+    if parts.pickled:
+        pickle_weights(draft)
     return draft, draft if parts.same_folder else target
 
 
@@ -158,6 +161,16 @@ def write_raw(path: Path, header: bytes, payload: bytes = b"") -> Path:
     """Write header and payload with a right header length."""
     path.write_bytes(len(header).to_bytes(8, "little") + header + payload)
     return path
+
+
+def pickle_weights(draft: Path, name: str = "pytorch_model.bin") -> Path:
+    """Put a pickled torch file in the place of a draft's safetensors; returns it."""
+    import torch
+    from safetensors.torch import load_file
+
+    torch.save(load_file(draft / "model.safetensors"), draft / name)
+    (draft / "model.safetensors").unlink()
+    return draft / name
 
 
 def shard(draft: Path) -> Path:

@@ -151,6 +151,7 @@ FAULTS: dict[str, Callable[[Parts], None]] = {
     "config.target-hidden-size": _config(target_hidden_size=None),
     "draft.convert-first": _speculators,
     "draft.is-target": _one_folder,
+    "draft.pickled": lambda parts: setattr(parts, "pickled", True),
     "draft.not-eagle3": _both(
         _config(architectures=["LlamaForCausalLM"]),
         _drop("fc.weight", "midlayer.hidden_norm.weight"),

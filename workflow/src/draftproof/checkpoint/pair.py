@@ -91,7 +91,7 @@ def read_pair(draft: Path, target: Path, engine: str) -> Pair:
                 "Give the folder with config.json and weights.",
             )
     config, target_config = read_config(draft, "draft"), read_config(target, "target")
-    weights = open_weights(draft)
+    weights = open_weights(draft, unpickle=True)
     architectures = known["draft_architectures"]
     dialect = recognise(config, weights.tensors, architecture(config) in architectures)
     translation = translate(engine, dialect, config, target_config, weights.tensors, architectures)

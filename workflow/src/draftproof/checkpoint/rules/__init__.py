@@ -3,6 +3,7 @@
 from draftproof.checkpoint.rules import (
     config,
     meaning,
+    pickled,
     rope,
     target,
     tensors,
@@ -15,6 +16,7 @@ from draftproof.checkpoint.rules import (
 __all__ = [
     "config",
     "meaning",
+    "pickled",
     "rope",
     "target",
     "tensors",
