@@ -59,6 +59,11 @@ def open_weights(path: Path, *, unpickle: bool = False) -> Weights:
         return _pickled([path], None, unpickle) if path.suffix in PICKLED else _gather((path,))
 
 
+def has_safetensors(path: Path) -> bool:
+    """Return whether a checkpoint's folder holds a weight file at all, whole or not; links count, whereto they lead or not."""
+    return not path.is_dir() or any(path.glob("*.safetensors"))
+
+
 def _directory(path: Path, unpickle: bool) -> Weights:
     index = path / INDEX
     if index.is_file():
