@@ -116,8 +116,9 @@ def _described(target: Mapping[str, Any]) -> str:
 
 def _short(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_short(inner)}" for key, inner in value.items() if inner)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        shown = (f"{key} {_short(inner)}" for key, inner in value.items() if inner)
+        return printable(", ".join(shown))
+    return f"{value:g}" if isinstance(value, float) else printable(str(value))
 
 
 def _architecture(config: Config) -> dict[str, str]:
