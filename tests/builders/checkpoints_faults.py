@@ -10,6 +10,7 @@ import numpy as np
 
 from tests.builders.checkpoints import HIDDEN, IDS_KEY, VOCAB, Parts, weight
 from tests.builders.checkpoints_dialects import eagle, mla, plain, speculators
+from tests.builders.checkpoints_targets import Headers
 
 
 def _config(**changes: Any) -> Callable[[Parts], None]:
@@ -78,6 +79,7 @@ def _unlike_t2d(array: Any) -> Any:
 
 def _one_folder(parts: Parts) -> None:
     plain(parts)
+    parts.tensors["lm_head.weight"] = np.ones((VOCAB, HIDDEN), dtype=np.float32)
     parts.same_folder = True
 
 
@@ -134,6 +136,21 @@ def _stop_outside_the_map(parts: Parts) -> None:
     parts.target["eos_token_id"] = int(np.flatnonzero(~parts.tensors["t2d"])[0])
 
 
+def _weights(change: Callable[[Headers], object] | None, **config: Any) -> Callable[[Parts], None]:
+    """Change the headers of the target's weights, and its config."""
+
+    def apply(parts: Parts) -> None:
+        parts.target_weights = change
+        parts.target.update(config)
+
+    return apply
+
+
+def _cut_target(parts: Parts) -> None:
+    parts.target_weights = None
+    parts.target_files["model.safetensors"] = bytes(4)
+
+
 _ones = np.ones(HIDDEN, dtype=np.float32)
 _no_map = _drop("d2t", "t2d")
 
@@ -173,6 +190,7 @@ FAULTS: dict[str, Callable[[Parts], None]] = {
     "draft.algorithm": _labelled_eagle,
     "draft.convert-first": _speculators,
     "draft.is-target": _one_folder,
+    "draft.pickled": lambda parts: setattr(parts, "pickled", True),
     "draft.not-eagle3": _both(
         _config(architectures=["LlamaForCausalLM"]),
         _drop("fc.weight", "midlayer.hidden_norm.weight"),
@@ -212,7 +230,29 @@ FAULTS: dict[str, Callable[[Parts], None]] = {
     "target.architecture": _target(architectures=["MambaForCausalLM"]),
     "target.context-length": _target(max_position_embeddings=4096),
     "target.hidden-size": _target(hidden_size=64),
+    "target.layers-beyond": _weights(
+        lambda headers: headers.update({"model.layers.12.input_layernorm.weight": ("F16", [32])})
+    ),
+    "target.not-checked": _weights(None),
+    "target.quantisation-scales": _weights(
+        lambda headers: None, quantization_config={"quant_method": "fp8"}
+    ),
+    "target.quantisation-unknown": _weights(
+        lambda headers: None, quantization_config={"quant_method": "squeezellm"}
+    ),
+    "target.quantisation-unsaid": _weights(
+        lambda headers: headers.update(
+            {"model.layers.0.mlp.up_proj.weight_scale": ("F32", [48, 1])}
+        )
+    ),
     "target.sizes": lambda parts: parts.target.pop("num_hidden_layers"),
+    "target.tensor-shape": _weights(
+        lambda headers: headers.update({"model.layers.3.mlp.up_proj.weight": ("F16", [40, 32])})
+    ),
+    "target.tensors-missing": _weights(
+        lambda headers: headers.pop("model.layers.7.self_attn.k_proj.weight")
+    ),
+    "target.unreadable": _cut_target,
     "target.vocab-size": _config(vocab_size=VOCAB - 8),
     "tensors.clash": _add(layers__0__mlp__up_proj__weight=weight(48, 32)),
     "tensors.dropped": _add(midlayer__self_attn__q_norm__weight=_ones[:8]),

@@ -55,7 +55,7 @@ def checkpoint_files(directory):
     """Return the files whose change makes a checkpoint another one, JSON and weights."""
     found = sorted(
         str(path)
-        for suffix in ("json", "safetensors")
+        for suffix in ("json", "safetensors", "bin", "pt")
         for path in directory.glob(f"*.{suffix}")
     )
     return found or [f"{directory}/config.json"]

@@ -40,6 +40,14 @@ def test_a_healthy_draft(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out.endswith("pass: 0 errors, 0 warnings\n")
 
 
+def test_what_no_terminal_can_show_is_shown_escaped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = tiny_draft(tmp_path, config={"rope_scaling": {"type": "a\ud800\nb"}})
+    assert validate(*paths, tmp_path / "validation.json") == 1
+    assert r"type a\ud800 b, theta" in capsys.readouterr().out
+
+
 def test_a_warning_is_no_refusal(tmp_path: Path) -> None:
     paths, file = tiny_draft(tmp_path, break_="rope.differs"), tmp_path / "validation.json"
     assert validate(*paths, file) == 0

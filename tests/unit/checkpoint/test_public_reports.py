@@ -209,7 +209,7 @@ def wrong_shard(draft: Path) -> None:
 
 UNREADABLE: dict[str, tuple[Callable[[Path], object], str]] = {
     "V24": (mistral, "only a params.json"),
-    "V27": (only("pytorch_model.bin"), "was not opened"),
+    "V27": (only("pytorch_model.bin"), "nothing in it was executed"),
     "V28 4 bytes": (cut(4), "too short"),
     "V28 mid-header": (cut(60), "cut off inside its header"),
     "V28 last 10 bytes": (cut(-10), "is cut off"),
