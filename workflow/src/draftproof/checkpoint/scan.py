@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ ALL_BUT_SIGN = 0x7FFF
 INFINITE = {"BF16": 0x7F80, "F16": 0x7C00}
 # One value in so many is squared. A prime, so that no row length makes it skip columns.
 STRIDE = 61
+BLOCK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +47,24 @@ def scan(tensor: Tensor) -> Scan:
     """Read a tensor's values once, in pieces of at most 8 MiB; other dtypes than floats pass unread."""
     bad, count, largest, squares, squared = 0, 0, 0.0, 0.0, 0
     first, constant = None, True
-    for chunk in stored_chunks(tensor):
-        not_finite, most = _extremes(chunk, tensor.dtype)
+    for values in _blocks(tensor):
+        not_finite, most = _extremes(values, tensor.dtype)
         bad, largest = bad + not_finite, max(largest, most)
-        first = chunk[0] if first is None else first
+        first = values[0] if first is None else first
         # Few tensors pass the first values, so the others are compared for those alone.
-        constant = constant and bool((chunk[:64] == first).all() and (chunk == first).all())
-        total, number = _squares(chunk, tensor.dtype)
+        constant = constant and bool((values[:64] == first).all() and (values == first).all())
+        total, number = _squares(values[-count % STRIDE :: STRIDE], tensor.dtype)
         squares, squared = squares + total, squared + number
-        count += len(chunk)
+        count += len(values)
     rms = sqrt(squares / squared) if squared else 0.0
     return Scan(bad, count, constant and count > 0 and not bad, largest, rms)
+
+
+def _blocks(tensor: Tensor) -> Iterator[Array]:
+    """Yield a tensor's values in blocks that stay in the processor's cache while they are looked at several times."""
+    for chunk in stored_chunks(tensor):
+        for start in range(0, len(chunk), BLOCK):
+            yield chunk[start : start + BLOCK]
 
 
 def _extremes(values: Array, dtype: str) -> tuple[int, float]:
@@ -78,11 +87,11 @@ def _extremes(values: Array, dtype: str) -> tuple[int, float]:
 
 
 def _squares(values: Array, dtype: str) -> tuple[float, int]:
-    """Return the sum of squares of every 61st value, those that are not finite left out, and how many they are."""
+    """Return the sum of squares of values, those that are not finite left out, and how many they are."""
     import numpy as np
 
     with np.errstate(invalid="ignore", over="ignore"):
-        some = _numbers(values[::STRIDE], dtype).astype(np.float64)
+        some = _numbers(values, dtype).astype(np.float64)
         some = some[np.isfinite(some)]
         return float(some @ some), len(some)
 
