@@ -79,7 +79,7 @@ def _unlike_t2d(array: Any) -> Any:
 
 def _one_folder(parts: Parts) -> None:
     plain(parts)
-    parts.tensors["lm_head.weight"] = np.ones((VOCAB, HIDDEN), dtype=np.float32)
+    parts.tensors["lm_head.weight"] = weight(VOCAB, HIDDEN)
     parts.same_folder = True
 
 
