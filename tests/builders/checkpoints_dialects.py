@@ -278,7 +278,7 @@ DIALECTS: dict[str, Healthy] = {
     "speculators 0.9": Healthy(speculators_09, "speculators", _first | {"meaning.sliding-window"}),
     "speculators flat": Healthy(speculators_flat, "speculators", _first),
     "speculators two layers": Healthy(speculators_layers, "speculators", _first),
-    "modelopt": Healthy(modelopt, "modelopt"),
+    "modelopt": Healthy(modelopt, "modelopt", frozenset({"meaning.modelopt-first-norm"})),
     "modelopt megatron": Healthy(
         modelopt_megatron, "modelopt", frozenset({"config.architecture", "draft.convert-first"})
     ),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.builders.checkpoints import HIDDEN, IDS_KEY, VOCAB, Parts, weight
-from tests.builders.checkpoints_dialects import eagle, mla, plain, speculators
+from tests.builders.checkpoints_dialects import eagle, mla, modelopt, plain, speculators
 from tests.builders.checkpoints_targets import Headers
 
 
@@ -213,6 +213,8 @@ FAULTS: dict[str, Callable[[Parts], None]] = {
     "norms.input-norm-shape": _both(
         _config(norm_before_fc=True), _add(input_norm__weight=np.ones(HIDDEN, dtype=np.float32))
     ),
+    "meaning.modelopt-first-norm": modelopt,
+    "norms.bare-head": _config(transformers_version="4.57.1", norm_output=False),
     "norms.output-specforge": _config(transformers_version="4.57.1", norm_output=True),
     "norms.tensor-missing": _config(fc_norm=True),
     "parallel.draft-indivisible": _target(num_attention_heads=8, num_key_value_heads=8),

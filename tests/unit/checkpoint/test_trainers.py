@@ -51,7 +51,7 @@ def written(
 
 FIRST, EMBEDDING, WINDOW = "draft.convert-first", "embedding.overwritten", "meaning.sliding-window"
 RESIDUAL, ROPE, UNNAMED = "norms.before-residual", "rope.differs", "boundaries.default"
-DTYPE = "config.dtype-differs"
+DTYPE, TWICE = "config.dtype-differs", "meaning.modelopt-first-norm"
 CHECKPOINTS = {
     "speculators-0.3.0": written("speculators", FIRST, EMBEDDING),
     "speculators-0.3.0-before-residual": written(
@@ -75,19 +75,19 @@ CHECKPOINTS = {
     "speculators-0.9.0-whole-vocabulary": written("speculators", FIRST, EMBEDDING),
     "specforge-0.2.0": written("specforge", UNNAMED),
     "specforge-0.2.0-3.1": written("specforge", UNNAMED, "norms.output-specforge"),
-    "specforge-0.2.0-bare-head": written("specforge", UNNAMED, same=False),
+    "specforge-0.2.0-bare-head": written("specforge", UNNAMED, "norms.bare-head", same=False),
     "specforge-0.2.0-hf": written("specforge", EMBEDDING, boundaries=[1, 4, 7]),
     "specforge-0.2.0-p-eagle": written("p-eagle", "draft.not-eagle3", same=False),
     "specforge-0.2.0-yarn": written("specforge", UNNAMED, ROPE),
     "modelopt-0.37.0": written("modelopt", ROPE),
-    "modelopt-0.47.0": written("modelopt", ROPE, same=False),
+    "modelopt-0.47.0": written("modelopt", ROPE, TWICE, same=False),
     "modelopt-0.47.0-even": written("modelopt", ROPE),
     "modelopt-0.47.0-even-yarn": written("modelopt", ROPE, same=False),
 }
 REFUSED = [
     name
     for name, found in CHECKPOINTS.items()
-    if found.findings & {RESIDUAL, "tensors.dropped", "draft.not-eagle3"}
+    if found.findings & {RESIDUAL, "tensors.dropped", "draft.not-eagle3", "norms.bare-head"}
 ]
 SERVED = [name for name in CHECKPOINTS if name not in REFUSED]
 # What a converted checkpoint computes was recorded where it came from.
@@ -95,12 +95,8 @@ REFERENCES = {name: name for name in CHECKPOINTS if name != "specforge-0.2.0-p-e
     "speculators-0.3.0-converted": "specforge-0.2.0",
     "speculators-0.9.0-converted": "specforge-0.2.0",
 }
-# Not yet refused although the engine computes something else.
-UNSEEN = {
-    "specforge-0.2.0-bare-head": "SpecForge's norm_output false trains a head on states without a norm",
-    "modelopt-0.47.0": "its first layer norms the state with input_layernorm before hidden_norm",
-    "modelopt-0.47.0-even-yarn": "its export writes a rope scaling with which nothing was trained",
-}
+# What the engine computes otherwise and no converter can mend, though the draft drafts.
+WARNED = {"modelopt-0.47.0": TWICE, "modelopt-0.47.0-even-yarn": ROPE}
 
 
 def validate(draft: Path) -> dict[str, Any]:
@@ -250,13 +246,17 @@ def test_specforge_feeds_back_the_state_before_the_norm(compute: Any) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.xfail(reason=UNSEEN[name]) if name in UNSEEN else ())
+        name
         for name, found in CHECKPOINTS.items()
         if not found.same and name != "speculators-0.3.0-converted"
     ],
 )
-def test_what_the_engine_computes_otherwise_is_an_error(name: str) -> None:
-    assert validate(FIXTURES / name)["status"] == "fail"
+def test_what_the_engine_computes_otherwise_is_said(name: str) -> None:
+    answer = validate(FIXTURES / name)
+    if name in WARNED:
+        assert WARNED[name] in {finding["id"] for finding in answer["findings"]}
+    else:
+        assert answer["status"] == "fail"
 
 
 @pytest.mark.parametrize("version", ["0.3.0", "0.5.0"])
