@@ -48,6 +48,8 @@ class Truth:
     """Samples whose text the engine changes in both arms, at output token 9."""
     wrong_wiring: bool = False
     topk: int = 1
+    tree_scored: bool = True
+    """Whether accuracy was told of a server's tree (topk above 1)."""
     dtype: str = "float32"
     hostile: str = ""
     """Put into findings and names that come from checkpoints."""
@@ -200,8 +202,19 @@ def histogram(walk: list[int], steps: int) -> list[int]:
     return np.bincount(walk, minlength=steps + 1).tolist()
 
 
+def walked(histograms: list[list[int]]) -> dict[str, Any]:
+    pooled = acceptance_summary([counters_of(each) for each in histograms])
+    mean = {
+        "mean_of_requests": pooled["accept_length"],
+        "mean_of_requests_ci95": pooled["ci95"],
+    }
+    return pooled | mean
+
+
 def accuracy(folder: Path, truth: Truth, texts: dict[str, list[int]]) -> None:
     longest = max(5, truth.steps)
+    tree = f"{truth.steps},{truth.topk},{truth.steps + 1}"
+    trees = [tree] if truth.topk > 1 and truth.tree_scored else []
     requests = [
         {
             "id": identity,
@@ -210,12 +223,15 @@ def accuracy(folder: Path, truth: Truth, texts: dict[str, list[int]]) -> None:
                 str(k): histogram(accepted(i, len(ids), truth.accept, k), k)
                 for k in range(1, longest + 1)
             },
+            "trees": {
+                name: histogram(accepted(i, len(ids), truth.accept, truth.steps), truth.steps)
+                for name in trees
+            },
         }
         for i, (identity, ids) in enumerate(texts.items())
     ]
     walk = {
-        str(k): acceptance_summary([counters_of(each["walk"][str(k)]) for each in requests])
-        for k in range(1, longest + 1)
+        str(k): walked([each["walk"][str(k)] for each in requests]) for k in range(1, longest + 1)
     }
     positions = truth.requests * (truth.output_tokens - 1)
     steps = [
@@ -247,6 +263,7 @@ def accuracy(folder: Path, truth: Truth, texts: dict[str, list[int]]) -> None:
             "coverage": 0.97,
             "steps": steps,
             "walk": walk,
+            "trees": {name: walked([each["trees"][name] for each in requests]) for name in trees},
             "requests": requests,
             "capture": "0" * 16,
         },

@@ -9,8 +9,10 @@ from draftproof.accuracy.scores import (
     request_scores,
     scored,
     step_scores,
+    tree_scores,
     walk_scores,
 )
+from draftproof.accuracy.tree import Tree
 
 
 def sample(rows: list[str], known: list[str] | None = None, name: str = "a") -> Scored:
@@ -19,7 +21,7 @@ def sample(rows: list[str], known: list[str] | None = None, name: str = "a") -> 
 
     match = matrix(rows)
     mask = matrix(known) if known else np.ones_like(match)
-    return scored(name, "math", match, mask, in_vocabulary=3, judged=4)
+    return scored(name, "math", match, mask, in_vocabulary=3, judged=4, trees={})
 
 
 def test_scores_counted_by_hand() -> None:
@@ -41,8 +43,21 @@ def test_scores_counted_by_hand() -> None:
         "id": "b",
         "category": "math",
         "walk": {"1": [0, 1], "2": [0, 0, 1], "3": [0, 0, 0, 1]},
+        "trees": {},
     }
     assert coverage([one, two]) == 6 / 8
+
+
+def test_a_tree_walks_like_a_chain_and_is_told_both_ways() -> None:
+    shape, none = Tree(2, 3, 5), np.zeros((4, 1), dtype=bool)
+    long = scored("a", "math", none, ~none, 1, 1, {shape: [2, 2, 2, 0]})
+    short = scored("b", "math", none[:1], ~none[:1], 1, 1, {shape: [1]})
+    told = tree_scores([long, short], Bootstrap(2))["2,3,5"]
+    # Row 0 accepts 2 and jumps to row 3, which accepts none; the other sample has one verify step.
+    assert told["histogram"] == [1, 1, 1]
+    assert told["accept_length"] == 1 + 3 / 3
+    assert told["mean_of_requests"] == 1 + (2 / 2 + 1 / 1) / 2
+    assert request_scores([long])[0]["trees"] == {"2,3,5": [1, 0, 1]}
 
 
 def test_unknown_tokens_are_not_counted() -> None:

@@ -87,8 +87,20 @@ def test_an_engine_that_reads_the_draft_otherwise(tmp_path: Path) -> None:
     assert ids(answer)["acceptance.served-differs"] == "error"
 
 
+def test_a_tree_is_compared_with_the_same_tree(tmp_path: Path) -> None:
+    answer = diagnosed(tmp_path / "r", Truth(accept=0.4, topk=4))
+    assert (answer["acceptance"]["walk"], answer["acceptance"]["agreement"]) == ("3,4,4", "agree")
+    assert answer["acceptance"]["total_variation"] == 0
+    assert [other["total_variation"] for other in answer["acceptance"]["others"]] == [0]
+    assert answer["verdict"].startswith("The draft is wired right")
+    other = diagnosed(tmp_path / "s", Truth(accept=0.6, served_accept=0.2, topk=4))
+    assert other["acceptance"]["agreement"] == "differ"
+
+
 def test_a_tree_is_not_compared_with_a_chain(tmp_path: Path) -> None:
-    answer = diagnosed(tmp_path / "r", Truth(accept=0.2, served_accept=0.6, topk=4))
+    truth = Truth(accept=0.2, served_accept=0.6, topk=4, tree_scored=False)
+    answer = diagnosed(tmp_path / "r", truth)
+    assert answer["acceptance"]["walk"] == "3"
     assert answer["acceptance"]["agreement"] == "not-comparable"
     assert ids(answer)["acceptance.tree"] == "info"
     assert "wired" not in answer["verdict"]

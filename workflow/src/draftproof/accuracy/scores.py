@@ -10,14 +10,15 @@ accepted token are skipped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from draftproof.accuracy.bootstrap import Bootstrap, Ratio
-from draftproof.accuracy.walk import Matrix, drafts_and_steps, pooled, walk
+from draftproof.accuracy.tree import Tree
+from draftproof.accuracy.walk import Matrix, drafts_and_steps, histogram, pooled, visited, walk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,20 +33,31 @@ class Scored:
     match: Matrix
     known: Matrix
     histograms: list[list[int]]
+    tree_histograms: dict[str, list[int]]
     in_vocabulary: int
     judged: int
 
 
 def scored(
-    sample_id: str, category: str, match: Matrix, known: Matrix, in_vocabulary: int, judged: int
+    sample_id: str,
+    category: str,
+    match: Matrix,
+    known: Matrix,
+    in_vocabulary: int,
+    judged: int,
+    trees: Mapping[Tree, Sequence[int]],
 ) -> Scored:
-    """Return a sample's scores."""
+    """Return a sample's scores; trees: what each tree accepts at each row."""
     return Scored(
         id=sample_id,
         category=category,
         match=match,
         known=known,
         histograms=walk(match),
+        tree_histograms={
+            tree.name: histogram(lengths, tree.steps, visited(lengths, tree.steps))
+            for tree, lengths in trees.items()
+        },
         in_vocabulary=in_vocabulary,
         judged=judged,
     )
@@ -95,18 +107,38 @@ def _step(samples: Sequence[Scored], k: int, bootstrap: Bootstrap) -> dict[str, 
 
 def walk_scores(samples: Sequence[Scored], bootstrap: Bootstrap) -> dict[str, dict[str, Any]]:
     """Return the entries of ``walk`` by number of draft steps."""
-    found = {}
-    for index in range(samples[0].match.shape[1]):
-        histograms = [sample.histograms[index] for sample in samples]
-        total = pooled(histograms)
-        drafts, steps = drafts_and_steps(total)
-        found[str(index + 1)] = {
-            "histogram": total,
-            "verify_steps": steps,
-            "accept_length": 1 + drafts / steps,
-            "ci95": one_more(bootstrap.interval(accept_ratio(histograms))),
-        }
-    return found
+    depth = samples[0].match.shape[1]
+    return {
+        str(k): walked([sample.histograms[k - 1] for sample in samples], bootstrap)
+        for k in range(1, depth + 1)
+    }
+
+
+def tree_scores(samples: Sequence[Scored], bootstrap: Bootstrap) -> dict[str, dict[str, Any]]:
+    """Return the entries of ``trees`` by steps, topk and draft tokens."""
+    return {
+        name: walked([sample.tree_histograms[name] for sample in samples], bootstrap)
+        for name in samples[0].tree_histograms
+    }
+
+
+def walked(histograms: Sequence[Sequence[int]], bootstrap: Bootstrap) -> dict[str, Any]:
+    """Return what is told of one walk, from each sample's histogram.
+
+    accept_length is pooled over verify steps; mean_of_requests weighs every sample the same.
+    """
+    total = pooled(histograms)
+    drafts, steps = drafts_and_steps(total)
+    means = [drafts_and_steps(each) for each in histograms]
+    mean = Ratio([drafts / steps for drafts, steps in means], [1] * len(means))
+    return {
+        "histogram": total,
+        "verify_steps": steps,
+        "accept_length": 1 + drafts / steps,
+        "ci95": one_more(bootstrap.interval(accept_ratio(histograms))),
+        "mean_of_requests": 1 + (mean.value or 0.0),
+        "mean_of_requests_ci95": one_more(bootstrap.interval(mean)),
+    }
 
 
 def request_scores(samples: Sequence[Scored]) -> list[dict[str, Any]]:
@@ -115,7 +147,8 @@ def request_scores(samples: Sequence[Scored]) -> list[dict[str, Any]]:
         {
             "id": sample.id,
             "category": sample.category,
-            "walk": {str(k): histogram for k, histogram in enumerate(sample.histograms, start=1)},
+            "walk": {str(k): each for k, each in enumerate(sample.histograms, start=1)},
+            "trees": sample.tree_histograms,
         }
         for sample in samples
     ]
