@@ -202,6 +202,23 @@ def histogram(walk: list[int], steps: int) -> list[int]:
     return np.bincount(walk, minlength=steps + 1).tolist()
 
 
+def shares(truth: Truth, k: int, positions: int, factor: float) -> dict[str, Any]:
+    value = truth.accept * factor
+    return {
+        "marginal": round(value * 0.95 ** (k - 1), 4),
+        "conditional": value,
+        "cumulative": round(value**k, 4),
+        "teacher_forced": round(value * 0.97 ** (k - 1), 4),
+        "count": positions,
+        "conditional_count": max(1, int(positions * truth.accept ** (k - 1))),
+        "cumulative_count": positions,
+        "ci95": {
+            "marginal": [value * 0.8, value * 1.1],
+            "cumulative": [value**k * 0.9, value**k * 1.1],
+        },
+    }
+
+
 def walked(histograms: list[list[int]]) -> dict[str, Any]:
     pooled = acceptance_summary([counters_of(each) for each in histograms])
     mean = {
@@ -237,15 +254,8 @@ def accuracy(folder: Path, truth: Truth, texts: dict[str, list[int]]) -> None:
     steps = [
         {
             "k": k,
-            "marginal": round(truth.accept * 0.95 ** (k - 1), 4),
-            "conditional": truth.accept,
-            "cumulative": round(truth.accept**k, 4),
-            "count": positions,
-            "conditional_count": max(1, int(positions * truth.accept ** (k - 1))),
-            "ci95": {
-                "marginal": [truth.accept * 0.8, truth.accept * 1.1],
-                "cumulative": [truth.accept**k * 0.9, truth.accept**k * 1.1],
-            },
+            **shares(truth, k, positions, 1.0),
+            "in_vocabulary": shares(truth, k, round(positions * 0.97), 1 / 0.97),
         }
         for k in range(1, longest + 1)
     ]
@@ -264,6 +274,8 @@ def accuracy(folder: Path, truth: Truth, texts: dict[str, list[int]]) -> None:
             "steps": steps,
             "walk": walk,
             "trees": {name: walked([each["trees"][name] for each in requests]) for name in trees},
+            "categories": {},
+            "position_buckets": {},
             "requests": requests,
             "capture": "0" * 16,
         },

@@ -119,14 +119,17 @@ class NaiveDraft:
             parts.append(both_maps[nope:] @ mixed)
         return torch.cat(parts)
 
-    def tokens(self, states: Tensor, token_ids: Tensor, row: int, steps: int) -> list[int]:
-        """Return the chain of target ids drafted from a start row."""
+    def tokens(
+        self, states: Tensor, token_ids: Tensor, row: int, steps: int, told: list[int] | None = None
+    ) -> list[int]:
+        """Return the chain of target ids drafted from a start row, fed its own tokens or those `told`."""
         cache: list = [[] for _ in range(self.layers)]
         for i in range(row + 1):
             token, fed = self.step(int(token_ids[i + 1]), self.fuse(states[i]), i, cache)
         chain = [token]
         for k in range(1, steps):
-            token, fed = self.step(chain[-1], fed, row + k, cache)
+            before = chain[-1] if told is None else told[k - 1]
+            token, fed = self.step(before, fed, row + k, cache)
             chain.append(token)
         return chain
 

@@ -95,6 +95,18 @@ def chain_matches(rows: Rows, steps: int, *, all_rows: bool = True) -> Tensor:
     return found
 
 
+@torch.inference_mode()
+def both_matches(rows: Rows, steps: int) -> tuple[Tensor, Tensor]:
+    """Return `chain_matches` of all rows, and the same with every step fed the target's own token: bool [R, K] each.
+
+    What is fed differs from a row's first miss on: there its chain splits in two.
+    """
+    found = torch.zeros(2, len(rows.start), steps, dtype=torch.bool)
+    for at in rows.pieces(ROWS_AT_ONCE):
+        found[:, at] = _split_chains(rows, rows.start[at], steps)
+    return found[0], found[1]
+
+
 def _contexts(draft: Draft, fused: Tensor, embedding: Tensor) -> list[KeysValues]:
     """Return each layer's keys and values of the text's rows: what is in the draft KV cache before any chain."""
     everything = torch.arange(len(fused))
@@ -129,6 +141,32 @@ def _chains(rows: Rows, start: Tensor, steps: int, all_rows: bool) -> Tensor:
             own = kept(own, hit)
             if not len(alive):
                 break
+        embedding = draft.embed(token)
+    return found
+
+
+def _split_chains(rows: Rows, start: Tensor, steps: int) -> Tensor:
+    """Return bool [2, len(start), steps]: the chains from these start rows fed their own tokens, and the target's.
+
+    Queries are [free or unsplit chains of all rows, then the forced chains of rows that have missed].
+    """
+    draft, count = rows.draft, len(start)
+    found = torch.zeros(2, count, steps, dtype=torch.bool)
+    row = torch.arange(count)
+    hidden, embedding = rows.fused[start], rows.embedding[start]
+    own: list[list[KeysValues]] = [[] for _ in draft.layers]
+    for step in range(steps):
+        output = advance(rows, start[row], step, hidden, embedding, own)
+        token, hidden = draft.choose(output)
+        said = rows.said(start[row], step)
+        hit = token == said
+        found[:, :, step] = hit[:count]
+        found[1, row[count:], step] = hit[count:]
+        split = torch.ones(count, dtype=torch.bool).index_fill(0, row[count:], False) & ~hit[:count]
+        token[count:] = said[count:].clamp(min=0)
+        again = torch.cat([torch.arange(len(row)), split.nonzero()[:, 0]])
+        token = torch.cat([token, said[:count][split].clamp(min=0)])
+        row, hidden, own = row[again], hidden[again], kept(own, again)
         embedding = draft.embed(token)
     return found
 

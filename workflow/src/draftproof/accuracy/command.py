@@ -24,7 +24,12 @@ from draftproof.engines import DEFAULT_ENGINE
 from draftproof.errors import ConfigError, InputError
 from draftproof.files import require_directory, write_result
 
-KINDS = ("marginal", "conditional", "cumulative")
+KINDS = {
+    "marginal": "count",
+    "conditional": "conditional_count",
+    "cumulative": "cumulative_count",
+    "teacher_forced": "count",
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Score the draft on the samples."""
-    from draftproof.accuracy import scores, tree, wiring
+    from draftproof.accuracy import groups, scores, tree, wiring
     from draftproof.accuracy.bootstrap import Bootstrap
     from draftproof.accuracy.evaluate import evaluate
     from draftproof.accuracy.load import boundaries_of, load_draft
@@ -95,6 +100,8 @@ def run(args: argparse.Namespace) -> int:
         "steps": scores.step_scores(evaluation.samples, bootstrap),
         "walk": scores.walk_scores(evaluation.samples, bootstrap),
         "trees": scores.tree_scores(evaluation.samples, bootstrap),
+        "categories": groups.categories(evaluation.samples, bootstrap),
+        "position_buckets": groups.positions(evaluation.samples, bootstrap),
         "requests": scores.request_scores(evaluation.samples),
         "capture": str(args.samples),
     }
@@ -128,11 +135,11 @@ def check_capture(
 
 def table(answer: Mapping[str, Any]) -> str:
     """Return the scores for a person: kind, step, value, count, 95 % interval."""
-    lines = [f"{'kind':<14}{'step':>7}{'value':>9}{'count':>8}   95 % interval"]
-    for kind in KINDS:
+    lines = [f"{'kind':<15}{'step':>7}{'value':>9}{'count':>8}   95 % interval"]
+    for kind, counter in KINDS.items():
         for step in answer["steps"]:
-            count = step["conditional_count" if kind == "conditional" else "count"]
-            lines.append(row(kind, step["k"], step[kind], count, step["ci95"].get(kind)))
+            name, count = kind.replace("_", "-"), step[counter]
+            lines.append(row(name, step["k"], step[kind], count, step["ci95"].get(kind)))
     for shape, walked in {**answer["walk"], **answer["trees"]}.items():
         value, count = walked["accept_length"], walked["verify_steps"]
         lines.append(row("accept length", shape, value, count, walked["ci95"]))
@@ -145,7 +152,7 @@ def row(
     """Return one line of the table; a dash where nothing was counted."""
     shown = "-" if value is None else f"{value:.4f}"
     span = "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}"
-    return f"{kind:<14}{step:>7}{shown:>9}{count:>8}   {span}"
+    return f"{kind:<15}{step:>7}{shown:>9}{count:>8}   {span}"
 
 
 def sentence(answer: Mapping[str, Any], scan: Mapping[str, Any]) -> str:

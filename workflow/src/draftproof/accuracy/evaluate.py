@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftproof.accuracy.acceptance import Rows, chain_matches, prepare
+from draftproof.accuracy.acceptance import Rows, both_matches, chain_matches, prepare
 from draftproof.accuracy.draft import Draft
-from draftproof.accuracy.scores import Scored, known_mask, scored
+from draftproof.accuracy.scores import Scored, tree_histogram
 from draftproof.accuracy.tree import Tree, accepted
 from draftproof.accuracy.walk import walk
 from draftproof.accuracy.wiring import Candidate
@@ -81,18 +81,22 @@ def score_sample(
 ) -> Scored:
     """Return one sample's scores with the boundaries in these columns of its states."""
     rows = prepare_sample(draft, sample, columns)
-    match = chain_matches(rows, steps)
-    labels = len(rows.labels)
+    match, forced = both_matches(rows, steps)
+    said = torch.stack([rows.said(rows.start, step) for step in range(steps)], dim=1)
     # The first output token comes from prefill: no draft has to guess it.
     guessed = sample.token_ids[sample.prompt_tokens + 1 :]
-    return scored(
-        sample.id,
-        sample.category,
-        match.numpy(),
-        known_mask(len(match), steps, sample.prompt_tokens - 1, labels),
-        int(in_draft[guessed].sum()),
-        len(guessed),
-        {tree: found.tolist() for tree, found in accepted(rows, trees).items()},
+    trees_accept = accepted(rows, trees)
+    return Scored(
+        id=sample.id,
+        category=sample.category,
+        position=sample.prompt_tokens - 1,
+        match=match.numpy(),
+        forced=forced.numpy(),
+        known=(said >= 0).numpy(),
+        in_vocabulary=((said >= 0) & in_draft[said.clamp(min=0)]).numpy(),
+        tree_histograms={t.name: tree_histogram(t, n.tolist()) for t, n in trees_accept.items()},
+        covered=int(in_draft[guessed].sum()),
+        judged=len(guessed),
     )
 
 
