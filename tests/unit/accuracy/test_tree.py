@@ -9,6 +9,7 @@ from tests.unit.accuracy.naive import NaiveDraft, followed
 
 KINDS = {"one layer": {}, "two layers": {"layers": 2}, "latent": {"latent": True}}
 TREES = [Tree(3, 4, 8), Tree(4, 2, 8), Tree(5, 4, 16), Tree(1, 3, 4), Tree(2, 3, 13)]
+NARROW = [Tree(5, 3, 4), Tree(4, 3, 5)]
 ROWS = (3, 7, 11)
 
 
@@ -56,6 +57,29 @@ def test_trees_together_and_rows_in_pieces_give_the_same(
     monkeypatch.setattr(acceptance, "ROWS_AT_ONCE", 9)
     for shape in TREES:
         assert torch.equal(tree.accepted(rows, [shape])[shape], whole[shape])
+
+
+def test_a_node_that_later_candidates_push_out_is_not_accepted(
+    make_draft, load, target, text
+) -> None:
+    """A sure draft: the text leaves the tree after its first token, and what is drafted elsewhere scores higher."""
+    states, token_ids = text
+    generator = torch.Generator().manual_seed(7)
+    head = torch.randn(224, 64, generator=generator) * 0.5
+    path = make_draft(**{"lm_head.weight": head})
+    naive, draft, pushed = NaiveDraft(path, target), load(path), 0
+    for row in range(3, 12, 2):
+        wide = naive.tree(states, token_ids, row, (1, 3, 4))
+        for first in wide:
+            labels = labels_of(token_ids, row, first)
+            found = tree.accepted(prepare(draft, states, token_ids, labels, 3), NARROW)
+            for shape in NARROW:
+                paths = naive.tree(states, token_ids, row, (shape.steps, shape.topk, shape.tokens))
+                assert found[shape][row - 3] == (first in paths), (row, shape, first)
+                pushed += (
+                    shape.steps > 1 and wide.index(first) < shape.tokens - 1 and first not in paths
+                )
+    assert pushed > 3
 
 
 def test_a_full_tree_accepts_what_its_first_branch_does(make_draft, load, target, text) -> None:
