@@ -7,7 +7,7 @@ from pathlib import Path
 
 from draftproof.closure import code_digest
 from draftproof.errors import DraftproofError
-from draftproof.experiment import check
+from draftproof.experiment import check, trees
 
 try:
     check(

@@ -73,3 +73,12 @@ def check(config: Mapping[str, Any], where: str = "config.yaml") -> None:
     """Raise ConfigError with every fault of the experiment, one per line."""
     if lines := faults(config):
         raise ConfigError("\n".join(f"{where}: {line}" for line in lines))
+
+
+def trees(config: Mapping[str, Any]) -> list[str]:
+    """Return the trees that the experiment's speculative servers draft, as ``STEPS,TOPK,TOKENS``; chains are left out."""
+    names = [f"speculative-{name}" for name in ("num-steps", "eagle-topk", "num-draft-tokens")]
+    servers = [server for server in config["servers"].values() if server["arm"] == "spec"]
+    flags = [config["engine"]["flags"] | server["flags"] for server in servers]
+    shapes = [[each[name] for name in names] for each in flags if set(names) <= set(each)]
+    return sorted({",".join(map(str, shape)) for shape in shapes if int(shape[1]) > 1})

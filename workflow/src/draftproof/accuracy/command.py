@@ -1,11 +1,12 @@
 """How many draft tokens would be accepted, before any server runs?
 
 Runs the draft, as the engine reads it, on a capture's texts: its acceptance per step, the server's walk for every number
-of draft steps up to K, and whether other boundaries fit its weights better.
+of draft steps up to K and for the trees asked for, and whether other boundaries fit its weights better. No tree is scored
+unasked: each costs about half as much again as all the rest.
 Exit code 0: scored. 2: could not be asked.
 
 example:
-  draftproof accuracy --draft my-draft --target my-target --samples capture --steps 5 \\
+  draftproof accuracy --draft my-draft --target my-target --samples capture --steps 5 --tree 5,4,8 \\
     --json accuracy.json --wiring wiring.json
 """
 
@@ -24,7 +25,12 @@ from draftproof.engines import DEFAULT_ENGINE
 from draftproof.errors import ConfigError, InputError
 from draftproof.files import require_directory, write_result
 
-KINDS = ("marginal", "conditional", "cumulative")
+KINDS = {
+    "marginal": "count",
+    "conditional": "conditional_count",
+    "cumulative": "cumulative_count",
+    "teacher_forced": "count",
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +44,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--steps", type=int, default=5, metavar="K", help="draft steps (default: %(default)s)"
     )
     parser.add_argument(
+        "--tree",
+        action="append",
+        default=[],
+        metavar="STEPS,TOPK,TOKENS",
+        help="score a tree too: the server's steps, topk above 1, draft tokens; may be repeated",
+    )
+    parser.add_argument(
         "--semantics", choices=["engine"], default="engine", help="whose reading of the draft"
     )
     parser.add_argument(
@@ -49,23 +62,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Score the draft on the samples."""
-    from draftproof.accuracy import scores, wiring
+    from draftproof.accuracy import groups, scores, tree, wiring
     from draftproof.accuracy.bootstrap import Bootstrap
     from draftproof.accuracy.evaluate import evaluate
     from draftproof.accuracy.load import boundaries_of, load_draft
 
     if args.steps < 1:
         raise ConfigError(f"must be 1 or more, not {args.steps}", "--steps")
+    trees = sorted({tree.parse(text) for text in args.tree})
     require_directory(args.samples, "samples", "Run draftproof capture first.")
     pair = read_pair(args.draft, args.target, args.engine)
     manifest = read_manifest(args.samples)
     configured = boundaries_of(pair)
     check_capture(manifest, pair, configured, args.samples)
     draft = load_draft(pair)
+    tree.check_width(trees, len(draft.head))
     architecture, layers = target_architecture(pair.target), layer_count(pair.target)
     tried = wiring.candidates(configured, args.engine, architecture, layers, manifest["boundaries"])
     scan_steps = min(wiring.STEPS, args.steps)
-    evaluation = evaluate(draft, args.samples, manifest, tried, args.steps, scan_steps)
+    evaluation = evaluate(draft, args.samples, manifest, tried, args.steps, scan_steps, trees)
     bootstrap = Bootstrap(len(evaluation.samples))
     settings = [wiring.setting(args.engine, architecture, c.boundaries) for c in tried]
     scan = wiring.wiring(tried, evaluation.histograms, bootstrap, settings, scan_steps)
@@ -85,6 +100,9 @@ def run(args: argparse.Namespace) -> int:
         "coverage": scores.coverage(evaluation.samples),
         "steps": scores.step_scores(evaluation.samples, bootstrap),
         "walk": scores.walk_scores(evaluation.samples, bootstrap),
+        "trees": scores.tree_scores(evaluation.samples, bootstrap),
+        "categories": groups.categories(evaluation.samples, bootstrap),
+        "position_buckets": groups.positions(evaluation.samples, bootstrap),
         "requests": scores.request_scores(evaluation.samples),
         "capture": str(args.samples),
     }
@@ -118,14 +136,14 @@ def check_capture(
 
 def table(answer: Mapping[str, Any]) -> str:
     """Return the scores for a person: kind, step, value, count, 95 % interval."""
-    lines = [f"{'kind':<14}{'step':>4}{'value':>9}{'count':>8}   95 % interval"]
-    for kind in KINDS:
+    lines = [f"{'kind':<15}{'step':>7}{'value':>9}{'count':>8}   95 % interval"]
+    for kind, counter in KINDS.items():
         for step in answer["steps"]:
-            count = step["conditional_count" if kind == "conditional" else "count"]
-            lines.append(row(kind, step["k"], step[kind], count, step["ci95"].get(kind)))
-    for steps, walked in answer["walk"].items():
+            name, count = kind.replace("_", "-"), step[counter]
+            lines.append(row(name, step["k"], step[kind], count, step["ci95"].get(kind)))
+    for shape, walked in {**answer["walk"], **answer["trees"]}.items():
         value, count = walked["accept_length"], walked["verify_steps"]
-        lines.append(row("accept length", steps, value, count, walked["ci95"]))
+        lines.append(row("accept length", shape, value, count, walked["ci95"]))
     return "\n".join(lines) + "\n"
 
 
@@ -135,7 +153,7 @@ def row(
     """Return one line of the table; a dash where nothing was counted."""
     shown = "-" if value is None else f"{value:.4f}"
     span = "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}"
-    return f"{kind:<14}{step:>4}{shown:>9}{count:>8}   {span}"
+    return f"{kind:<15}{step:>7}{shown:>9}{count:>8}   {span}"
 
 
 def sentence(answer: Mapping[str, Any], scan: Mapping[str, Any]) -> str:

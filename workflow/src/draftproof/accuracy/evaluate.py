@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftproof.accuracy.acceptance import matches
+from draftproof.accuracy.acceptance import Rows, both_matches, chain_matches, prepare
 from draftproof.accuracy.draft import Draft
-from draftproof.accuracy.scores import Scored, known_mask, scored
+from draftproof.accuracy.scores import Scored, tree_histogram
+from draftproof.accuracy.tree import Tree, accepted
 from draftproof.accuracy.walk import walk
 from draftproof.accuracy.wiring import Candidate
 from draftproof.capture.samples import Sample, read_sample
@@ -38,6 +39,7 @@ def evaluate(
     tried: Sequence[Candidate],
     steps: int,
     scan_steps: int,
+    trees: Sequence[Tree] = (),
 ) -> Evaluation:
     """Score every sample that has a verify step, one in memory at a time; tried[0] is the configured wiring.
 
@@ -54,7 +56,7 @@ def evaluate(
             continue  # prefill gave it all: no verify step
         sample = read_sample(directory, manifest, entry)
         check_target(draft, sample, stored, directory / entry["file"])
-        score = score_sample(draft, sample, columns[0], in_draft, steps)
+        score = score_sample(draft, sample, columns[0], in_draft, steps, trees)
         samples.append(score)
         histograms[0].append(walk(score.match, steps=[scan_steps])[0])
         for number, chosen in enumerate(columns[1:], start=1):
@@ -70,37 +72,50 @@ def evaluate(
 
 
 def score_sample(
-    draft: Draft, sample: Sample, columns: list[int], in_draft: Tensor, steps: int
+    draft: Draft,
+    sample: Sample,
+    columns: list[int],
+    in_draft: Tensor,
+    steps: int,
+    trees: Sequence[Tree],
 ) -> Scored:
     """Return one sample's scores with the boundaries in these columns of its states."""
-    match = match_sample(draft, sample, columns, steps, all_rows=True)
-    first_row = sample.prompt_tokens - 1
-    labels = len(sample.token_ids) + len(sample.continuation_ids)
+    rows = prepare_sample(draft, sample, columns)
+    match, forced = both_matches(rows, steps)
+    said = torch.stack([rows.said(rows.start, step) for step in range(steps)], dim=1)
     # The first output token comes from prefill: no draft has to guess it.
     guessed = sample.token_ids[sample.prompt_tokens + 1 :]
-    return scored(
-        sample.id,
-        sample.category,
-        match.numpy(),
-        known_mask(len(match), steps, first_row, labels),
-        int(in_draft[guessed].sum()),
-        len(guessed),
+    trees_accept = accepted(rows, trees)
+    return Scored(
+        id=sample.id,
+        category=sample.category,
+        position=sample.prompt_tokens - 1,
+        match=match.numpy(),
+        forced=forced.numpy(),
+        known=(said >= 0).numpy(),
+        in_vocabulary=((said >= 0) & in_draft[said.clamp(min=0)]).numpy(),
+        tree_histograms={t.name: tree_histogram(t, n.tolist()) for t, n in trees_accept.items()},
+        covered=int(in_draft[guessed].sum()),
+        judged=len(guessed),
+    )
+
+
+def prepare_sample(draft: Draft, sample: Sample, columns: list[int]) -> Rows:
+    """Return one sample's rows, its output tokens but the last, with the boundaries in these columns of its states."""
+    return prepare(
+        draft,
+        sample.hidden_states[:, columns].float(),
+        sample.token_ids,
+        torch.cat([sample.token_ids, sample.continuation_ids]),
+        sample.prompt_tokens - 1,
     )
 
 
 def match_sample(
     draft: Draft, sample: Sample, columns: list[int], steps: int, *, all_rows: bool
 ) -> Tensor:
-    """Return the match matrix bool [R, K] of one sample; rows are its output tokens but the last."""
-    return matches(
-        draft,
-        sample.hidden_states[:, columns].float(),
-        sample.token_ids,
-        torch.cat([sample.token_ids, sample.continuation_ids]),
-        sample.prompt_tokens - 1,
-        steps,
-        all_rows=all_rows,
-    )
+    """Return the match matrix bool [R, K] of one sample."""
+    return chain_matches(prepare_sample(draft, sample, columns), steps, all_rows=all_rows)
 
 
 def check_target(draft: Draft, sample: Sample, stored: Sequence[int], path: Path) -> None:

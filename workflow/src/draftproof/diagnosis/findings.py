@@ -3,7 +3,7 @@
 wiring.wrong-boundaries       the weights fit other boundaries than the configured ones
 acceptance.served-differs     the engine accepts another number of drafts than the walk predicts
 acceptance.undecided          they differ by more than the tolerance, within the noise
-acceptance.tree               a tree was served; the walk predicts a chain
+acceptance.tree               a tree was served that was not scored
 acceptance.guesses-nothing    hardly any draft token is accepted, offline and served
 acceptance.other-prompts      some requests were only walked, or only served
 outputs.not-lossless          speculation changes the text
@@ -95,8 +95,8 @@ def acceptance_findings(acceptance: Mapping[str, Any]) -> Iterator[Finding]:
             "acceptance.tree",
             "info",
             acceptance["cell"],
-            "a tree was served (topk > 1); the walk predicts a chain and is at most a lower bound",
-            "Serve with speculative-eagle-topk 1 to compare.",
+            "a tree was served (topk > 1) that was not scored; a chain of as many steps is no prediction of it",
+            "Run the stage `accuracy` again with the server's --tree STEPS,TOPK,TOKENS.",
             **figures,
         )
     if max(figures["offline"], figures["served"]) < GUESSES_NOTHING:
