@@ -38,6 +38,7 @@ def test_shipped_experiments_are_right(path: Path) -> None:
             "four",
             "benchmark.concurrency: found 'four', expected array.",
         ),
+        (("experiment",), "models", "experiment: 'models' is a folder of its own in results/."),
         (("experiment",), "../up", "experiment: '../up' does not match"),
         (
             ("servers", "spec", "arm"),

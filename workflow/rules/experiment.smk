@@ -46,6 +46,13 @@ if bool(IMAGE) != (
     )
     sys.exit(2)
 
+if IMAGE and "://" not in IMAGE and not Path(IMAGE).exists():
+    print(
+        f"container.image: no such file: {IMAGE}. containers/README.md says how to make it.",
+        file=sys.stderr,
+    )
+    sys.exit(2)
+
 
 # Without Apptainer it is not looked at, but `snakemake --lint` wants one.
 container: IMAGE or "containers/not-used.sif"

@@ -127,7 +127,10 @@ def test_an_engine_that_differs_from_hugging_face_is_lossless_all_the_same(tmp_p
 
 
 def test_a_baseline_slower_than_possible_is_found(tmp_path: Path) -> None:
-    assert ids(diagnosed(tmp_path / "r", Truth(cost=0.5)))["speed.impossible"] == "error"
+    answer = diagnosed(tmp_path / "r", Truth(cost=0.5))
+    assert ids(answer)["speed.impossible"] == "error"
+    assert "The speed is not believable at concurrency 1" in answer["verdict"]
+    assert "pays" not in answer["verdict"]
 
 
 def test_an_invalid_cell_is_left_out(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from draftproof.errors import ConfigError
 from draftproof.files import schema
 from draftproof.track.address import parse
 
+RESERVED = {"mlflow", "models"}
+
 
 def faults(config: Mapping[str, Any]) -> list[str]:
     """Return one line per fault of an experiment (the parsed YAML); empty when it is right."""
@@ -62,6 +64,8 @@ def contradictions(config: Mapping[str, Any]) -> Iterator[str]:
             ask()
         except ConfigError as error:
             yield str(error)
+    if config["experiment"] in RESERVED:
+        yield f"experiment: {config['experiment']!r} is a folder of its own in results/. Choose another name."
     arms = [server["arm"] for server in config["servers"].values()]
     if arms.count("baseline") != 1:
         yield f"servers: found {arms.count('baseline')} servers with arm 'baseline', expected exactly one."

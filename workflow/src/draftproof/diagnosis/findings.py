@@ -20,8 +20,7 @@ from typing import Any
 
 from draftproof.diagnosis.outputs import different_from_baseline
 from draftproof.diagnosis.results import Cell
-from draftproof.diagnosis.speed import BOUND_SLACK
-from draftproof.diagnosis.verdict import GUESSES_NOTHING, boundaries, cure
+from draftproof.diagnosis.verdict import GUESSES_NOTHING, boundaries, cure, faster_than_possible
 
 Finding = dict[str, Any]
 CLAIM_SLACK = 0.02
@@ -173,13 +172,13 @@ def speed_findings(speed: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
         subject = f"{row['server']} at concurrency {row['concurrency']}"
         low, high = row["speedup_ci95"]
         interval = f"{row['speedup']:.2f} times as fast ({low:.2f} to {high:.2f}, {row['requests']} requests)"
-        if row["speedup"] > BOUND_SLACK * row["accept_length"]:
+        if faster_than_possible(row):
             yield finding(
                 "speed.impossible",
                 "error",
                 subject,
                 f"{interval}, more than its accept length {row['accept_length']:.2f} allows: the baseline is too slow",
-                "Measure the baseline again, alone on the machine and with the same flags.",
+                "Delete the cells of both servers in benchmark/ and measure again, alone on the machine, with equal flags.",
             )
         if row["outcome"] == "does-not-pay":
             yield finding(
