@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from tests.builders.checkpoints_targets import Headers, llama, write_headers
+
 HIDDEN, HEADS, KV_HEADS, INTERMEDIATE, VOCAB, DRAFT_VOCAB, LAYERS = 32, 4, 2, 48, 128, 32, 12
 IDS = [1, 5, 8]
 IDS_KEY = "eagle_aux_hidden_state_layer_ids"
@@ -31,6 +33,14 @@ class Parts:
     files: dict[str, bytes] = field(default_factory=dict)
     target_files: dict[str, bytes] = field(default_factory=dict)
     same_folder: bool = False
+    pickled: bool = False
+    # What to change in the headers of the target's weights before they are written; None: there are no weights.
+    target_weights: Callable[[Headers], object] | None = lambda headers: None
+
+
+def weight(*shape: int) -> Any:
+    """Return a float32 matrix as training leaves one, told from others by its shape."""
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
 def target_config(**changes: Any) -> dict[str, Any]:
@@ -137,7 +147,13 @@ def write_parts(path: Path, parts: Parts) -> tuple[Path, Path]:
         (folder / "config.json").write_text(json.dumps(content))
         for name, payload in files.items():
             (folder / name).write_bytes(payload)
+    if parts.target_weights is not None:
+        headers = llama(parts.target)
+        parts.target_weights(headers)
+        write_headers(target / "model.safetensors", headers)
     save_file(parts.tensors, draft / "model.safetensors")
+    if parts.pickled:
+        pickle_weights(draft)
     return draft, draft if parts.same_folder else target
 
 
@@ -158,6 +174,16 @@ def write_raw(path: Path, header: bytes, payload: bytes = b"") -> Path:
     """Write header and payload with a right header length."""
     path.write_bytes(len(header).to_bytes(8, "little") + header + payload)
     return path
+
+
+def pickle_weights(draft: Path, name: str = "pytorch_model.bin") -> Path:
+    """Put a pickled torch file in the place of a draft's safetensors; returns it."""
+    import torch
+    from safetensors.torch import load_file
+
+    torch.save(load_file(draft / "model.safetensors"), draft / name)
+    (draft / "model.safetensors").unlink()
+    return draft / name
 
 
 def shard(draft: Path) -> Path:

@@ -20,6 +20,7 @@ from tests.builders.checkpoints import (
     VOCAB,
     Parts,
     draft_tensors,
+    weight,
 )
 
 LATENT = {
@@ -34,11 +35,6 @@ LATENT = {
 def ones(*shape: int) -> Any:
     """Return float32 ones."""
     return np.ones(shape, dtype=np.float32)
-
-
-def weight(*shape: int) -> Any:
-    """Return random float32 values."""
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
 def boundaries(parts: Parts) -> list[int]:
@@ -222,6 +218,20 @@ def eagle1(parts: Parts) -> None:
     parts.tensors["fc.weight"] = weight(HIDDEN, 2 * HIDDEN)
 
 
+def dflash(parts: Parts) -> None:
+    """DFlash: fc and a norm over all states, plain layers, a block of config of its own."""
+    _plain_layer(parts)
+    parts.config |= {"architectures": ["DFlashDraftModel"], "dflash_config": {"mask_token_id": 3}}
+    parts.tensors |= {"fc.weight": weight(HIDDEN, 3 * HIDDEN), "hidden_norm.weight": ones(HIDDEN)}
+
+
+def dspark(parts: Parts) -> None:
+    """DSpark, which is laid out alike."""
+    dflash(parts)
+    del parts.config["dflash_config"]
+    parts.config["architectures"] = ["DSparkDraftModel"]
+
+
 def mtp(parts: Parts) -> None:
     """MTP layers as DeepSeek has them."""
     _plain_layer(parts)
@@ -268,7 +278,7 @@ DIALECTS: dict[str, Healthy] = {
     "speculators 0.9": Healthy(speculators_09, "speculators", _first | {"meaning.sliding-window"}),
     "speculators flat": Healthy(speculators_flat, "speculators", _first),
     "speculators two layers": Healthy(speculators_layers, "speculators", _first),
-    "modelopt": Healthy(modelopt, "modelopt"),
+    "modelopt": Healthy(modelopt, "modelopt", frozenset({"meaning.modelopt-first-norm"})),
     "modelopt megatron": Healthy(
         modelopt_megatron, "modelopt", frozenset({"config.architecture", "draft.convert-first"})
     ),
@@ -281,6 +291,8 @@ DIALECTS: dict[str, Healthy] = {
 OTHERS: dict[str, tuple[Callable[[Parts], None], str]] = {
     "p-eagle": (p_eagle, "vLLM"),
     "eagle1": (eagle1, "--speculative-algorithm EAGLE"),
+    "dflash": (dflash, "--speculative-algorithm DFLASH"),
+    "dspark": (dspark, "--speculative-algorithm DSPARK"),
     "mtp": (mtp, "NEXTN"),
     "plain": (plain, "draft's folder"),
 }

@@ -12,7 +12,7 @@ from typing import Any
 from tests.builders.checkpoints import tiny_draft
 from tests.builders.checkpoints_dialects import DIALECTS, OTHERS
 
-NAMES = ("config.json", "target.json", "header")
+NAMES = ("config.json", "target.json", "header", "target header")
 JUNK: list[Any] = [
     *(None, True, False, 0, 1, -1, 2, 3.5, 2**31, 2**63, -(2**70), 10**400, 1e308),
     *(float("nan"), float("inf"), "", "32", "llama", "\ud800", "x" * 3000, "../../etc/passwd"),
@@ -30,10 +30,11 @@ MORE_KEYS = (
 
 @dataclass(frozen=True)
 class Seed:
-    """A healthy checkpoint's files as bytes: both configs, the header and the values behind it."""
+    """A healthy pair's files as bytes: both configs, both headers, the draft's values and how many the target has."""
 
     files: dict[str, bytes]
     values: bytes
+    target_bytes: int
 
 
 def seeds(path: Path) -> list[Seed]:
@@ -42,13 +43,19 @@ def seeds(path: Path) -> list[Seed]:
     found = []
     for number, build in enumerate(builds):
         draft, target = tiny_draft(path / str(number), change=build)
-        raw = (draft / "model.safetensors").read_bytes()
-        length = int.from_bytes(raw[:8], "little")
         configs = [(folder / "config.json").read_bytes() for folder in (draft, target)]
-        found.append(
-            Seed(dict(zip(NAMES, [*configs, raw[8 : 8 + length]], strict=True)), raw[8 + length :])
-        )
+        header, values = _split(draft / "model.safetensors")
+        target_header, holes = _split(target / "model.safetensors")
+        files = dict(zip(NAMES, [*configs, header, target_header], strict=True))
+        found.append(Seed(files, values, len(holes)))
     return found
+
+
+def _split(path: Path) -> tuple[bytes, bytes]:
+    """Return a file's header and its values."""
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    return raw[8 : 8 + length], raw[8 + length :]
 
 
 def write_case(number: int, found: list[Seed], path: Path) -> tuple[Path, Path]:
@@ -69,6 +76,10 @@ def write_case(number: int, found: list[Seed], path: Path) -> tuple[Path, Path]:
     (draft / "config.json").write_bytes(files["config.json"])
     (target / "config.json").write_bytes(files["target.json"])
     (draft / "model.safetensors").write_bytes(length.to_bytes(8, "little") + header + values)
+    header = files["target header"]
+    with (target / "model.safetensors").open("wb") as stream:
+        stream.write(len(header).to_bytes(8, "little") + header)
+        stream.truncate(8 + len(header) + seed.target_bytes)
     return draft, target
 
 

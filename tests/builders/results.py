@@ -48,6 +48,8 @@ class Truth:
     """Samples whose text the engine changes in both arms, at output token 9."""
     wrong_wiring: bool = False
     topk: int = 1
+    tree_scored: bool = True
+    """Whether accuracy was told of a server's tree (topk above 1)."""
     dtype: str = "float32"
     hostile: str = ""
     """Put into findings and names that come from checkpoints."""
@@ -200,8 +202,36 @@ def histogram(walk: list[int], steps: int) -> list[int]:
     return np.bincount(walk, minlength=steps + 1).tolist()
 
 
+def shares(truth: Truth, k: int, positions: int, factor: float) -> dict[str, Any]:
+    value = truth.accept * factor
+    return {
+        "marginal": round(value * 0.95 ** (k - 1), 4),
+        "conditional": value,
+        "cumulative": round(value**k, 4),
+        "teacher_forced": round(value * 0.97 ** (k - 1), 4),
+        "count": positions,
+        "conditional_count": max(1, int(positions * truth.accept ** (k - 1))),
+        "cumulative_count": positions,
+        "ci95": {
+            "marginal": [value * 0.8, value * 1.1],
+            "cumulative": [value**k * 0.9, value**k * 1.1],
+        },
+    }
+
+
+def walked(histograms: list[list[int]]) -> dict[str, Any]:
+    pooled = acceptance_summary([counters_of(each) for each in histograms])
+    mean = {
+        "mean_of_requests": pooled["accept_length"],
+        "mean_of_requests_ci95": pooled["ci95"],
+    }
+    return pooled | mean
+
+
 def accuracy(folder: Path, truth: Truth, texts: dict[str, list[int]]) -> None:
     longest = max(5, truth.steps)
+    tree = f"{truth.steps},{truth.topk},{truth.steps + 1}"
+    trees = [tree] if truth.topk > 1 and truth.tree_scored else []
     requests = [
         {
             "id": identity,
@@ -210,26 +240,22 @@ def accuracy(folder: Path, truth: Truth, texts: dict[str, list[int]]) -> None:
                 str(k): histogram(accepted(i, len(ids), truth.accept, k), k)
                 for k in range(1, longest + 1)
             },
+            "trees": {
+                name: histogram(accepted(i, len(ids), truth.accept, truth.steps), truth.steps)
+                for name in trees
+            },
         }
         for i, (identity, ids) in enumerate(texts.items())
     ]
     walk = {
-        str(k): acceptance_summary([counters_of(each["walk"][str(k)]) for each in requests])
-        for k in range(1, longest + 1)
+        str(k): walked([each["walk"][str(k)] for each in requests]) for k in range(1, longest + 1)
     }
     positions = truth.requests * (truth.output_tokens - 1)
     steps = [
         {
             "k": k,
-            "marginal": round(truth.accept * 0.95 ** (k - 1), 4),
-            "conditional": truth.accept,
-            "cumulative": round(truth.accept**k, 4),
-            "count": positions,
-            "conditional_count": max(1, int(positions * truth.accept ** (k - 1))),
-            "ci95": {
-                "marginal": [truth.accept * 0.8, truth.accept * 1.1],
-                "cumulative": [truth.accept**k * 0.9, truth.accept**k * 1.1],
-            },
+            **shares(truth, k, positions, 1.0),
+            "in_vocabulary": shares(truth, k, round(positions * 0.97), 1 / 0.97),
         }
         for k in range(1, longest + 1)
     ]
@@ -247,6 +273,9 @@ def accuracy(folder: Path, truth: Truth, texts: dict[str, list[int]]) -> None:
             "coverage": 0.97,
             "steps": steps,
             "walk": walk,
+            "trees": {name: walked([each["trees"][name] for each in requests]) for name in trees},
+            "categories": {},
+            "position_buckets": {},
             "requests": requests,
             "capture": "0" * 16,
         },

@@ -37,9 +37,9 @@ def apptainer_to_plan_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.chain
 @pytest.mark.usefixtures("apptainer_to_plan_with")
 def test_the_containers_profile_plans_the_whole_chain(tmp_path: Path) -> None:
-    workspace = make_workspace(
-        tmp_path / "work", container={"image": "containers/draftproof-cpu-0123456789ab.sif"}
-    )
+    image = tmp_path / "draftproof-cpu-0123456789ab.sif"
+    image.touch()
+    workspace = make_workspace(tmp_path / "work", container={"image": str(image)})
     rules = planned(workspace, *PROFILE)
     assert {"preflight", "validate", "capture", "accuracy", "server", "report", "track"} <= rules
 

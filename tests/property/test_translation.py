@@ -36,7 +36,7 @@ def test_boundaries_survive_translation(
     ids = [boundary - shift for boundary in wanted]
     config = {"eagle_config": {IDS_KEY: ids}} if shift else {IDS_KEY: ids}
     served = translate(
-        ENGINE, Dialect(name=writer, eagle3=True), config, target, (), KNOWN["draft_architectures"]
+        ENGINE, Dialect(name=writer, eagle3=True), config, target, {}, KNOWN["draft_architectures"]
     ).config
     assert engine_boundaries(ENGINE, target, served) == (tuple(wanted), "explicit")
 
@@ -48,7 +48,7 @@ def test_the_trainers_default_survives_on_every_target(
 ) -> None:
     target = target_config(architectures=[architecture], num_hidden_layers=count)
     served = translate(
-        ENGINE, Dialect(name=writer, eagle3=True), {}, target, (), KNOWN["draft_architectures"]
+        ENGINE, Dialect(name=writer, eagle3=True), {}, target, {}, KNOWN["draft_architectures"]
     ).config
     wanted = tuple(sorted({2, count // 2, count - 3}))
     assert engine_boundaries(ENGINE, target, served) == (wanted, "explicit")

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from draftproof.errors import ConfigError
-from draftproof.experiment import check, faults
+from draftproof.experiment import check, faults, trees
 
 ROOT = Path(__file__).parents[2]
 DEFAULT = yaml.safe_load((ROOT / "config.yaml").read_text())
@@ -38,6 +38,7 @@ def test_shipped_experiments_are_right(path: Path) -> None:
             "four",
             "benchmark.concurrency: found 'four', expected array.",
         ),
+        (("experiment",), "models", "experiment: 'models' is a folder of its own in results/."),
         (("experiment",), "../up", "experiment: '../up' does not match"),
         (
             ("servers", "spec", "arm"),
@@ -90,3 +91,20 @@ def test_a_missing_key_is_named_with_its_meaning() -> None:
 def test_all_faults_are_told_at_once() -> None:
     config = DEFAULT | {"a": 1, "b": 2}
     assert len(faults(config)) == 2
+
+
+def test_the_trees_of_the_servers_are_scored_and_their_chains_are_not() -> None:
+    config = copy.deepcopy(DEFAULT)
+    assert trees(config) == []
+    flags = {
+        "speculative-num-steps": 5,
+        "speculative-eagle-topk": 4,
+        "speculative-num-draft-tokens": 8,
+    }
+    config["engine"]["flags"] = {"dtype": "float32", "speculative-num-steps": 3}
+    config["servers"]["tree"] = {"arm": "spec", "flags": flags}
+    config["servers"]["same"] = {"arm": "spec", "flags": flags | {"mem-fraction-static": 0.8}}
+    config["servers"]["other"] = {"arm": "spec", "flags": {**flags, "speculative-eagle-topk": 2}}
+    config["servers"]["forced"] = {"arm": "spec_synthetic", "flags": flags | {"tp": 2}}
+    del config["servers"]["other"]["flags"]["speculative-num-steps"]
+    assert trees(config) == ["3,2,8", "5,4,8"]

@@ -17,6 +17,8 @@ rule accuracy:
         draft=SERVED_DRAFT,
         samples=RESULTS / "capture",
         steps=config["accuracy"]["steps"],
+        trees=[f"--tree {tree}" for tree in trees(config)],
     shell:
         "draftproof --log {log} accuracy --draft {params.draft:q} --target {params.target:q}"
-        " --samples {params.samples} --steps {params.steps} --json {output.accuracy} --wiring {output.wiring}"
+        " --samples {params.samples} --steps {params.steps} {params.trees}"
+        " --json {output.accuracy} --wiring {output.wiring}"

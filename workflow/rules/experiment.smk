@@ -7,7 +7,7 @@ from pathlib import Path
 
 from draftproof.closure import code_digest
 from draftproof.errors import DraftproofError
-from draftproof.experiment import check
+from draftproof.experiment import check, trees
 
 try:
     check(
@@ -46,6 +46,13 @@ if bool(IMAGE) != (
     )
     sys.exit(2)
 
+if IMAGE and "://" not in IMAGE and not Path(IMAGE).exists():
+    print(
+        f"container.image: no such file: {IMAGE}. containers/README.md says how to make it.",
+        file=sys.stderr,
+    )
+    sys.exit(2)
+
 
 # Without Apptainer it is not looked at, but `snakemake --lint` wants one.
 container: IMAGE or "containers/not-used.sif"
@@ -55,7 +62,7 @@ def checkpoint_files(directory):
     """Return the files whose change makes a checkpoint another one, JSON and weights."""
     found = sorted(
         str(path)
-        for suffix in ("json", "safetensors")
+        for suffix in ("json", "safetensors", "bin", "pt")
         for path in directory.glob(f"*.{suffix}")
     )
     return found or [f"{directory}/config.json"]

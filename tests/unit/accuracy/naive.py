@@ -76,9 +76,16 @@ class NaiveDraft:
             inner = gate * torch.sigmoid(gate) * (self.w[f"{layer}mlp.up_proj.weight"] @ x)
             hidden = middle + self.w[f"{layer}mlp.down_proj.weight"] @ inner
         normed = self.norm(hidden, "norm.weight")
-        choice = int((self.w["lm_head.weight"] @ normed).argmax())
-        target = choice + int(self.w["d2t"][choice]) if "d2t" in self.w else choice
-        return target, normed if self.norm_output else hidden
+        self.logits = self.w["lm_head.weight"] @ normed
+        return self.mapped(int(self.logits.argmax())), normed if self.norm_output else hidden
+
+    def mapped(self, choice: int) -> int:
+        return choice + int(self.w["d2t"][choice]) if "d2t" in self.w else choice
+
+    def best(self, count: int) -> list[tuple[float, int]]:
+        """Return probability and target id of the most probable tokens after the last step."""
+        order = self.logits.argsort(descending=True)[:count].tolist()
+        return [(float(self.logits.softmax(0)[choice]), self.mapped(choice)) for choice in order]
 
     def attend(self, name: str, x: Tensor, position: int, cache: list) -> Tensor:
         """Grouped-query attention of one row over the cache and itself."""
@@ -117,13 +124,44 @@ class NaiveDraft:
             parts.append(both_maps[nope:] @ mixed)
         return torch.cat(parts)
 
-    def tokens(self, states: Tensor, token_ids: Tensor, row: int, steps: int) -> list[int]:
-        """Return the chain of target ids drafted from a start row."""
+    def tokens(
+        self, states: Tensor, token_ids: Tensor, row: int, steps: int, told: list[int] | None = None
+    ) -> list[int]:
+        """Return the chain of target ids drafted from a start row, fed its own tokens or those `told`."""
         cache: list = [[] for _ in range(self.layers)]
         for i in range(row + 1):
             token, fed = self.step(int(token_ids[i + 1]), self.fuse(states[i]), i, cache)
         chain = [token]
         for k in range(1, steps):
-            token, fed = self.step(chain[-1], fed, row + k, cache)
+            before = chain[-1] if told is None else told[k - 1]
+            token, fed = self.step(before, fed, row + k, cache)
             chain.append(token)
         return chain
+
+    def tree(
+        self, states: Tensor, token_ids: Tensor, row: int, shape: tuple[int, int, int]
+    ) -> list[tuple[int, ...]]:
+        """Return the paths of a (steps, topk, draft tokens) tree from a start row: token ids from the root's child on.
+
+        Slots hold a path, its score and the state fed next; their keys are those drafted in the same slot before.
+        """
+        steps, topk, tokens = shape
+        prefix: list = [[] for _ in range(self.layers)]
+        for i in range(row + 1):
+            _, fed = self.step(int(token_ids[i + 1]), self.fuse(states[i]), i, prefix)
+        slots = [((token,), score, fed) for score, token in self.best(topk)]
+        candidates = [(score, path) for path, score, _ in slots]
+        caches = [[list(layer) for layer in prefix] for _ in range(topk)]
+        for k in range(1, steps):
+            grown = []
+            for (path, score, fed), cache in zip(slots, caches, strict=True):
+                _, more = self.step(path[-1], fed, row + k, cache)
+                grown += [((*path, token), score * p, more) for p, token in self.best(topk)]
+            candidates += [(score, path) for path, score, _ in grown]
+            slots = sorted(grown, key=lambda each: -each[1])[:topk]
+        return [path for _, path in sorted(candidates, key=lambda each: -each[0])[: tokens - 1]]
+
+
+def followed(paths: list[tuple[int, ...]], text: list[int]) -> int:
+    """Return how far the paths of a tree follow a text."""
+    return max(n for n in range(len(text) + 1) if n == 0 or tuple(text[:n]) in paths)

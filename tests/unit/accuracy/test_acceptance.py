@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from draftproof.accuracy import acceptance
-from draftproof.accuracy.acceptance import matches
+from draftproof.accuracy.acceptance import both_matches, matches, prepare
 from tests.unit.accuracy.naive import NaiveDraft
 
 STEPS = 4
@@ -78,6 +78,31 @@ def test_leaving_chains_at_their_first_miss_keeps_the_prefixes(
     assert torch.equal(short, whole & (whole.cumprod(1) > 0))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_teacher_forced_steps_are_fed_the_targets_tokens(
+    make_draft, load, target, text, kind
+) -> None:
+    states, token_ids = text
+    path = make_draft(**KINDS[kind])
+    labels = torch.cat([token_ids, token_ids[:STEPS]])
+    rows = prepare(load(path), states, token_ids, labels, 3)
+    naive, forced = NaiveDraft(path, target), []
+    for row in range(3, len(token_ids) - 2):
+        told = labels[row + 2 :][:STEPS].tolist()
+        forced.append(naive.tokens(states, token_ids, row, STEPS, told))
+    guesses = torch.tensor(forced)
+    for number, row in enumerate(range(3, len(token_ids) - 2)):
+        # The target says what the draft guesses at step 3, and something else before: only forced chains see it.
+        before = labels[row + 2 : row + 4]
+        told = torch.cat([labels[: row + 4], guesses[number, 2:3], labels[row + 5 :]])
+        free, fed = both_matches(prepare(load(path), states, token_ids, told, 3), STEPS)
+        assert fed[number, 2]
+        assert fed[number, :2].tolist() == (guesses[number, :2] == before).tolist()
+        assert torch.equal(free, matches(load(path), states, token_ids, told, 3, STEPS))
+    free, fed = both_matches(rows, STEPS)
+    assert torch.equal(free.cumprod(1), fed.cumprod(1))
+
+
 def test_rows_are_the_output_but_its_last_token(make_draft, load, text) -> None:
     states, token_ids = text
     draft = load(make_draft())
@@ -85,6 +110,15 @@ def test_rows_are_the_output_but_its_last_token(make_draft, load, text) -> None:
     assert matches(draft, states, token_ids, token_ids, 12, 2).shape == (0, 2)
     # Beyond the known text nothing matches.
     assert not matches(draft, states, token_ids, token_ids, 11, 4)[0, 1:].any()
+
+
+def test_known_is_what_the_text_and_its_continuation_hold(make_draft, load, text) -> None:
+    states, token_ids = text
+    rows = prepare(load(make_draft()), states, token_ids, torch.cat([token_ids, token_ids[:1]]), 10)
+    # 14 tokens and one more: from row 11 drafts stand for tokens 13, 14 and (unknown) 15.
+    assert rows.start.tolist() == [10, 11]
+    told = torch.stack([rows.said(rows.start, step) for step in range(3)], dim=1)
+    assert told[1].tolist() == [token_ids[13], token_ids[0], -1]
 
 
 def test_a_single_boundary_of_the_right_width_skips_fc(make_draft, load, text) -> None:

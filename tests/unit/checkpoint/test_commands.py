@@ -10,7 +10,7 @@ import pytest
 
 from draftproof.cli import main
 from draftproof.files import read_result, sha256
-from tests.builders.checkpoints import shard, tiny_draft
+from tests.builders.checkpoints import IDS_KEY, shard, tiny_draft
 
 
 def validate(draft: Path, target: Path, file: Path) -> int:
@@ -40,6 +40,14 @@ def test_a_healthy_draft(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out.endswith("pass: 0 errors, 0 warnings\n")
 
 
+def test_what_no_terminal_can_show_is_shown_escaped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = tiny_draft(tmp_path, config={"rope_scaling": {"type": "a\ud800\nb"}})
+    assert validate(*paths, tmp_path / "validation.json") == 1
+    assert r"type a\ud800 b, theta" in capsys.readouterr().out
+
+
 def test_a_warning_is_no_refusal(tmp_path: Path) -> None:
     paths, file = tiny_draft(tmp_path, break_="rope.differs"), tmp_path / "validation.json"
     assert validate(*paths, file) == 0
@@ -65,6 +73,46 @@ def test_an_error_is_a_no_and_stands_first(
     assert str(file) in refusal
     assert refusal.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_the_config_in_place_of_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draft, target = tiny_draft(tmp_path)
+    assert validate(draft / "config.json", target, tmp_path / "v.json") == 2
+    line = capsys.readouterr().err
+    assert "neither a folder nor a safetensors file" in line
+    assert f"Give the folder: --draft {draft}" in line
+
+
+def test_a_hundred_thousand_layer_ids_are_told_in_a_few_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = {IDS_KEY: list(range(100_000))}
+    file = tmp_path / "v.json"
+    assert validate(*tiny_draft(tmp_path, config={"eagle_config": ids}), file) == 1
+    shown = capsys.readouterr().out
+    assert "(100000 in all)" in shown
+    assert shown.count("\n") < 60
+    found = read_result(file, "validation")["findings"]
+    assert all(len(json.dumps(finding)) < 10_000 for finding in found)
+
+
+def test_an_absurd_number_is_told_shortly(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "v.json"
+    assert validate(*tiny_draft(tmp_path, config={"draft_vocab_size": 10**4000}), file) == 1
+    assert len(capsys.readouterr().out) < 3000
+    evidence = read_result(file, "validation")["findings"][0]["evidence"]
+    assert evidence["draft_vocab_size"] == "10000000000000000000... (4001 digits)"
+
+
+def test_the_help_states_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["validate", "--help"])
+    shown = capsys.readouterr().out
+    assert all(f"\n  {code}  " in shown for code in (0, 1, 2))
 
 
 UNREADABLE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
@@ -99,6 +147,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, name: str) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert message in done.stderr
+    assert done.stderr.rstrip()[-1] == "."
     assert done.stderr.count("\n") == 1
 
 

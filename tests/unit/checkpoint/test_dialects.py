@@ -51,6 +51,8 @@ def test_other_checkpoints_are_told_apart(tmp_path: Path, name: str) -> None:
     assert answer["dialect"] == name
     assert ids(answer) == {"draft.not-eagle3"}
     assert word in answer["findings"][0]["fix"]
+    algorithm = answer["effective"]["algorithm"]["value"]
+    assert algorithm is None or algorithm in answer["findings"][0]["fix"]
 
 
 @pytest.mark.parametrize("sharded", [False, True])

@@ -19,8 +19,9 @@ from tests.builders.checkpoints import (
     draft_tensors,
     shard,
     tiny_draft,
+    weight,
 )
-from tests.builders.checkpoints_dialects import eagle, ones, speculators
+from tests.builders.checkpoints_dialects import eagle, speculators
 from tests.builders.checkpoints_faults import FAULTS
 
 ENGINE = "sglang==0.5.23"
@@ -54,8 +55,8 @@ def v10(parts: Parts) -> None:
     parts.config |= {"hidden_size": 48, "head_dim": 12, "target_hidden_size": 64}
     parts.target["hidden_size"] = 64
     parts.tensors = draft_tensors(hidden=48) | {
-        "fc.weight": ones(48, 192),
-        "embed_tokens.weight": ones(VOCAB, 48),
+        "fc.weight": weight(48, 192),
+        "embed_tokens.weight": weight(VOCAB, 48),
     }
 
 
@@ -69,7 +70,7 @@ def v12(parts: Parts) -> None:
     del parts.config["head_dim"]
     parts.target["hidden_size"] = 40
     parts.tensors = draft_tensors(hidden=40) | {
-        f"midlayer.self_attn.{name}_proj.weight": ones(*((40, 64) if name == "o" else (64, 80)))
+        f"midlayer.self_attn.{name}_proj.weight": weight(*((40, 64) if name == "o" else (64, 80)))
         for name in "qkvo"
     }
 
@@ -208,7 +209,7 @@ def wrong_shard(draft: Path) -> None:
 
 UNREADABLE: dict[str, tuple[Callable[[Path], object], str]] = {
     "V24": (mistral, "only a params.json"),
-    "V27": (only("pytorch_model.bin"), "was not opened"),
+    "V27": (only("pytorch_model.bin"), "nothing in it was executed"),
     "V28 4 bytes": (cut(4), "too short"),
     "V28 mid-header": (cut(60), "cut off inside its header"),
     "V28 last 10 bytes": (cut(-10), "is cut off"),

@@ -1,7 +1,6 @@
 """Files that are broken, half there or not what they seem: one line each, and never a pickle opened."""
 
 import json
-import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -182,28 +181,6 @@ def test_a_tensor_in_two_files(tmp_path: Path) -> None:
     shutil.copy(draft / "model.safetensors", draft / "other.safetensors")
     with pytest.raises(InputError, match=r"is in model\.safetensors too"):
         open_weights(draft)
-
-
-class Trap:
-    """Leaves a mark when it is unpickled."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (Path.touch, (self.mark,))
-
-
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "draft.pth"])
-def test_a_pickle_is_refused_unopened(tmp_path: Path, name: str) -> None:
-    draft, target = tiny_draft(tmp_path)
-    (draft / "model.safetensors").unlink()
-    mark = tmp_path / "opened"
-    (draft / name).write_bytes(pickle.dumps(Trap(mark)))
-    for path in (draft, draft / name):
-        with pytest.raises(InputError, match="was not opened"):
-            read_pair(path, target, ENGINE)
-    assert not mark.exists()
 
 
 def test_a_config_of_another_layout(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tests.builders.checkpoints import (
     IDS_KEY,
     VOCAB,
     tiny_draft,
+    weight,
     write_safetensors,
 )
 from tests.builders.checkpoints_faults import COMPANIONS, FAULTS
@@ -71,7 +72,7 @@ HEALTHY: dict[str, dict[str, Any]] = {
     "whole vocabulary, identity d2t": {
         "config": {"draft_vocab_size": VOCAB},
         "tensors": {
-            "lm_head.weight": np.ones((VOCAB, HIDDEN), dtype=np.float32),
+            "lm_head.weight": weight(VOCAB, HIDDEN),
             "d2t": np.zeros(VOCAB, dtype=np.int64),
             "t2d": np.ones(VOCAB, dtype=np.bool_),
         },
@@ -94,15 +95,15 @@ HEALTHY: dict[str, dict[str, Any]] = {
     },
     "two states": {
         "config": {"eagle_config": {IDS_KEY: [1, 8]}},
-        "tensors": {"fc.weight": np.ones((HIDDEN, 2 * HIDDEN), dtype=np.float32)},
+        "tensors": {"fc.weight": weight(HIDDEN, 2 * HIDDEN)},
     },
     "the embedding as a state": {"config": {"eagle_config": {IDS_KEY: [-1, 2, 5]}}},
     "a wider target": {
         "config": {"target_hidden_size": 64},
         "target": {"hidden_size": 64},
         "tensors": {
-            "fc.weight": np.ones((HIDDEN, 192), dtype=np.float32),
-            "embed_tokens.weight": np.ones((VOCAB, HIDDEN), dtype=np.float32),
+            "fc.weight": weight(HIDDEN, 192),
+            "embed_tokens.weight": weight(VOCAB, HIDDEN),
         },
     },
     "a multimodal target": {
@@ -164,7 +165,7 @@ def test_a_missing_head_dim_is_named(tmp_path: Path) -> None:
         tmp_path,
         config={"head_dim": None},
         tensors={
-            f"midlayer.self_attn.{name}.weight": np.ones(shape, dtype=np.float32)
+            f"midlayer.self_attn.{name}.weight": weight(*shape)
             for name, shape in {
                 "q_proj": (64, 64),
                 "k_proj": (32, 64),
@@ -200,7 +201,8 @@ def test_ids_at_the_top_level_that_say_the_default_are_fine(tmp_path: Path) -> N
         (0xFFC1, "values.not-finite"),
         (0x0000, "values.all-zero"),
         (0x8000, "values.all-zero"),
-        (0x7F7F, None),
+        (0x7F7F, "values.range"),
+        (0x3F80, None),
     ],
 )
 def test_bfloat16_values(tmp_path: Path, bits: int, found: str | None) -> None:

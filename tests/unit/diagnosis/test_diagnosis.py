@@ -87,8 +87,20 @@ def test_an_engine_that_reads_the_draft_otherwise(tmp_path: Path) -> None:
     assert ids(answer)["acceptance.served-differs"] == "error"
 
 
+def test_a_tree_is_compared_with_the_same_tree(tmp_path: Path) -> None:
+    answer = diagnosed(tmp_path / "r", Truth(accept=0.4, topk=4))
+    assert (answer["acceptance"]["walk"], answer["acceptance"]["agreement"]) == ("3,4,4", "agree")
+    assert answer["acceptance"]["total_variation"] == 0
+    assert [other["total_variation"] for other in answer["acceptance"]["others"]] == [0]
+    assert answer["verdict"].startswith("The draft is wired right")
+    other = diagnosed(tmp_path / "s", Truth(accept=0.6, served_accept=0.2, topk=4))
+    assert other["acceptance"]["agreement"] == "differ"
+
+
 def test_a_tree_is_not_compared_with_a_chain(tmp_path: Path) -> None:
-    answer = diagnosed(tmp_path / "r", Truth(accept=0.2, served_accept=0.6, topk=4))
+    truth = Truth(accept=0.2, served_accept=0.6, topk=4, tree_scored=False)
+    answer = diagnosed(tmp_path / "r", truth)
+    assert answer["acceptance"]["walk"] == "3"
     assert answer["acceptance"]["agreement"] == "not-comparable"
     assert ids(answer)["acceptance.tree"] == "info"
     assert "wired" not in answer["verdict"]
@@ -115,7 +127,10 @@ def test_an_engine_that_differs_from_hugging_face_is_lossless_all_the_same(tmp_p
 
 
 def test_a_baseline_slower_than_possible_is_found(tmp_path: Path) -> None:
-    assert ids(diagnosed(tmp_path / "r", Truth(cost=0.5)))["speed.impossible"] == "error"
+    answer = diagnosed(tmp_path / "r", Truth(cost=0.5))
+    assert ids(answer)["speed.impossible"] == "error"
+    assert "The speed is not believable at concurrency 1" in answer["verdict"]
+    assert "pays" not in answer["verdict"]
 
 
 def test_an_invalid_cell_is_left_out(tmp_path: Path) -> None:
@@ -184,6 +199,20 @@ def test_a_claim_is_put_beside_the_measurement(tmp_path: Path) -> None:
     assert ids(answer)["claimed.not-reached"] == "warning"
     text = (tmp_path / "r/diagnosis.md").read_text()
     assert "Claimed: marginal acceptance 0.747 at step 1" in text
+    assert "fed the target's own tokens as in training: 0.300" in text
+    assert "and 0.309 over the target's tokens in the draft's vocabulary" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "measured"), [("marginal", 0.3 * 0.97), ("conditional", 0.3), ("cumulative", 0.09)]
+)
+def test_a_claim_is_measured_by_its_own_kind(tmp_path: Path, kind: str, measured: float) -> None:
+    """A marginal one teacher-forced: the trainer fed the target's tokens."""
+    claim = json.dumps({"value": 0.2, "kind": kind, "step": 2})
+    answer = diagnosed(tmp_path / "r", Truth(accept=0.3), "--claimed", claim)
+    found = answer["acceptance"]["claimed"]
+    assert found["measured_offline"] == pytest.approx(measured)
+    assert found["measured_in_vocabulary"] > found["measured_offline"]
 
 
 @pytest.mark.parametrize(

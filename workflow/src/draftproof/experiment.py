@@ -11,6 +11,8 @@ from draftproof.errors import ConfigError
 from draftproof.files import schema
 from draftproof.track.address import parse
 
+RESERVED = {"mlflow", "models"}
+
 
 def faults(config: Mapping[str, Any]) -> list[str]:
     """Return one line per fault of an experiment (the parsed YAML); empty when it is right."""
@@ -62,6 +64,8 @@ def contradictions(config: Mapping[str, Any]) -> Iterator[str]:
             ask()
         except ConfigError as error:
             yield str(error)
+    if config["experiment"] in RESERVED:
+        yield f"experiment: {config['experiment']!r} is a folder of its own in results/. Choose another name."
     arms = [server["arm"] for server in config["servers"].values()]
     if arms.count("baseline") != 1:
         yield f"servers: found {arms.count('baseline')} servers with arm 'baseline', expected exactly one."
@@ -73,3 +77,12 @@ def check(config: Mapping[str, Any], where: str = "config.yaml") -> None:
     """Raise ConfigError with every fault of the experiment, one per line."""
     if lines := faults(config):
         raise ConfigError("\n".join(f"{where}: {line}" for line in lines))
+
+
+def trees(config: Mapping[str, Any]) -> list[str]:
+    """Return the trees that the experiment's speculative servers draft, as ``STEPS,TOPK,TOKENS``; chains are left out."""
+    names = [f"speculative-{name}" for name in ("num-steps", "eagle-topk", "num-draft-tokens")]
+    servers = [server for server in config["servers"].values() if server["arm"] == "spec"]
+    flags = [config["engine"]["flags"] | server["flags"] for server in servers]
+    shapes = [[each[name] for name in names] for each in flags if set(names) <= set(each)]
+    return sorted({",".join(map(str, shape)) for shape in shapes if int(shape[1]) > 1})

@@ -66,7 +66,9 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise InputError("no such file", str(path), "Run the stage that makes it.") from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"not readable as JSON ({error})", str(path)) from None
+        raise InputError(
+            f"not readable as JSON ({error})", str(path), "Fetch the file again, or make it again."
+        ) from None
 
 
 def read_result(path: Path, kind: str) -> dict[str, Any]:

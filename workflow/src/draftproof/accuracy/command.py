@@ -1,12 +1,13 @@
 """How many draft tokens would be accepted, before any server runs?
 
 Runs the draft, as the engine reads it, on a capture's texts: its acceptance per step, the server's walk for every number
-of draft steps up to K, and whether the weights fit another wiring better: other boundaries, norms, rotary frequencies.
+of draft steps up to K and for the trees asked for, and whether the weights fit another wiring better: other boundaries,
+norms, rotary frequencies. No tree is scored unasked: each costs about half as much again as all the rest.
 Exit code 0: scored. 2: could not be asked; for a draft that cannot be computed as configured, --wiring still says which
 near reading of it can, and fits.
 
 example:
-  draftproof accuracy --draft my-draft --target my-target --samples capture --steps 5 \\
+  draftproof accuracy --draft my-draft --target my-target --samples capture --steps 5 --tree 5,4,8 \\
     --json accuracy.json --wiring wiring.json
 """
 
@@ -29,7 +30,12 @@ if TYPE_CHECKING:
     from draftproof.accuracy.draft import Draft
     from draftproof.accuracy.wiring_scan import Samples
 
-KINDS = ("marginal", "conditional", "cumulative")
+KINDS = {
+    "marginal": "count",
+    "conditional": "conditional_count",
+    "cumulative": "cumulative_count",
+    "teacher_forced": "count",
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +49,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--steps", type=int, default=5, metavar="K", help="draft steps (default: %(default)s)"
     )
     parser.add_argument(
+        "--tree",
+        action="append",
+        default=[],
+        metavar="STEPS,TOPK,TOKENS",
+        help="score a tree too: the server's steps, topk above 1, draft tokens; may be repeated",
+    )
+    parser.add_argument(
         "--semantics", choices=["engine"], default="engine", help="whose reading of the draft"
     )
     parser.add_argument(
@@ -54,15 +67,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Score the draft on the samples."""
-    from draftproof.accuracy import scores, wiring
+    from draftproof.accuracy import groups, scores, tree, wiring
     from draftproof.accuracy.bootstrap import Bootstrap
     from draftproof.accuracy.evaluate import evaluate
     from draftproof.accuracy.load import boundaries_of, load_draft
+    from draftproof.accuracy.walk import walk
     from draftproof.accuracy.wiring_readings import configured_reading
     from draftproof.accuracy.wiring_scan import scan
 
     if args.steps < 1:
         raise ConfigError(f"must be 1 or more, not {args.steps}", "--steps")
+    trees = sorted({tree.parse(text) for text in args.tree})
     require_directory(args.samples, "samples", "Run draftproof capture first.")
     pair = read_pair(args.draft, args.target, args.engine)
     manifest = read_manifest(args.samples)
@@ -73,9 +88,10 @@ def run(args: argparse.Namespace) -> int:
         draft = load_draft(pair)
     except InputError as fault:
         raise explained(fault, pair, manifest, args, scan_steps) from None
-    scored = evaluate(draft, args.samples, manifest, configured, args.steps)
+    tree.check_width(trees, len(draft.head))
+    scored = evaluate(draft, args.samples, manifest, configured, args.steps, trees)
     bootstrap = Bootstrap(len(scored))
-    own = [sample.histograms[scan_steps - 1] for sample in scored]
+    own = [walk(sample.match, steps=[scan_steps])[0] for sample in scored]
     samples = samples_of(draft, pair, manifest, args.samples, scan_steps)
     found, judge = scan(configured_reading(pair, draft), own, None, samples)
     scanned = wiring.wiring(found, judge, scan_steps)
@@ -95,6 +111,9 @@ def run(args: argparse.Namespace) -> int:
         "coverage": scores.coverage(scored),
         "steps": scores.step_scores(scored, bootstrap),
         "walk": scores.walk_scores(scored, bootstrap),
+        "trees": scores.tree_scores(scored, bootstrap),
+        "categories": groups.categories(scored, bootstrap),
+        "position_buckets": groups.positions(scored, bootstrap),
         "requests": scores.request_scores(scored),
         "capture": str(args.samples),
     }
@@ -172,14 +191,14 @@ def check_capture(
 
 def table(answer: Mapping[str, Any]) -> str:
     """Return the scores for a person: kind, step, value, count, 95 % interval."""
-    lines = [f"{'kind':<14}{'step':>4}{'value':>9}{'count':>8}   95 % interval"]
-    for kind in KINDS:
+    lines = [f"{'kind':<15}{'step':>7}{'value':>9}{'count':>8}   95 % interval"]
+    for kind, counter in KINDS.items():
         for step in answer["steps"]:
-            count = step["conditional_count" if kind == "conditional" else "count"]
-            lines.append(row(kind, step["k"], step[kind], count, step["ci95"].get(kind)))
-    for steps, walked in answer["walk"].items():
+            name, count = kind.replace("_", "-"), step[counter]
+            lines.append(row(name, step["k"], step[kind], count, step["ci95"].get(kind)))
+    for shape, walked in {**answer["walk"], **answer["trees"]}.items():
         value, count = walked["accept_length"], walked["verify_steps"]
-        lines.append(row("accept length", steps, value, count, walked["ci95"]))
+        lines.append(row("accept length", shape, value, count, walked["ci95"]))
     return "\n".join(lines) + "\n"
 
 
@@ -189,7 +208,7 @@ def row(
     """Return one line of the table; a dash where nothing was counted."""
     shown = "-" if value is None else f"{value:.4f}"
     span = "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}"
-    return f"{kind:<14}{step:>4}{shown:>9}{count:>8}   {span}"
+    return f"{kind:<15}{step:>7}{shown:>9}{count:>8}   {span}"
 
 
 def sentence(answer: Mapping[str, Any], scan: Mapping[str, Any]) -> str:

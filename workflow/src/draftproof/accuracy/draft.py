@@ -55,9 +55,13 @@ class Draft:
 
     def choose(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """Return the most probable target ids [R], and the hidden state that the next step is fed, [R, H]."""
+        logits, fed = self.judge(output)
+        return self.to_target[logits.argmax(-1)], fed
+
+    def judge(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits over the draft's vocabulary [R, Vd], and the hidden state that the next step is fed, [R, H]."""
         normed = self._norm("norm", output)
-        ids = self.to_target[functional.linear(normed, self.head).argmax(-1)]
-        return ids, normed if self.norm_output else output
+        return functional.linear(normed, self.head), normed if self.norm_output else output
 
     def _norm(self, name: str, x: Tensor) -> Tensor:
         return norm(x, self.weights[f"{name}.weight"], self.eps)

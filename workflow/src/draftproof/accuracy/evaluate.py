@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftproof.accuracy.acceptance import matches
+from draftproof.accuracy.acceptance import Rows, both_matches, prepare
 from draftproof.accuracy.draft import Draft
-from draftproof.accuracy.scores import Scored, known_mask, scored
+from draftproof.accuracy.scores import Scored, tree_histogram
+from draftproof.accuracy.tree import Tree, accepted
 from draftproof.capture.samples import Sample, read_sample
 from draftproof.errors import InputError
 from draftproof.progress import progress
@@ -26,6 +27,7 @@ def evaluate(
     manifest: Mapping[str, Any],
     boundaries: Sequence[int],
     steps: int,
+    trees: Sequence[Tree] = (),
 ) -> list[Scored]:
     """Score every sample that has a verify step, one in memory at a time.
 
@@ -35,7 +37,7 @@ def evaluate(
     in_draft = torch.zeros(len(draft.embedding), dtype=torch.bool)
     in_draft[draft.to_target] = True
     return [
-        score_sample(draft, sample, columns, in_draft, steps)
+        score_sample(draft, sample, columns, in_draft, steps, trees)
         for sample in eligible(draft, directory, manifest, "accuracy")
     ]
 
@@ -68,36 +70,42 @@ def eligible(
 
 
 def score_sample(
-    draft: Draft, sample: Sample, columns: list[int], in_draft: Tensor, steps: int
+    draft: Draft,
+    sample: Sample,
+    columns: list[int],
+    in_draft: Tensor,
+    steps: int,
+    trees: Sequence[Tree],
 ) -> Scored:
     """Return one sample's scores with the boundaries in these columns of its states."""
-    match = match_sample(draft, sample, columns, steps, all_rows=True)
-    first_row = sample.prompt_tokens - 1
-    labels = len(sample.token_ids) + len(sample.continuation_ids)
+    rows = prepare_sample(draft, sample, columns)
+    match, forced = both_matches(rows, steps)
+    said = torch.stack([rows.said(rows.start, step) for step in range(steps)], dim=1)
     # The first output token comes from prefill: no draft has to guess it.
     guessed = sample.token_ids[sample.prompt_tokens + 1 :]
-    return scored(
-        sample.id,
-        sample.category,
-        match.numpy(),
-        known_mask(len(match), steps, first_row, labels),
-        int(in_draft[guessed].sum()),
-        len(guessed),
+    trees_accept = accepted(rows, trees)
+    return Scored(
+        id=sample.id,
+        category=sample.category,
+        position=sample.prompt_tokens - 1,
+        match=match.numpy(),
+        forced=forced.numpy(),
+        known=(said >= 0).numpy(),
+        in_vocabulary=((said >= 0) & in_draft[said.clamp(min=0)]).numpy(),
+        tree_histograms={t.name: tree_histogram(t, n.tolist()) for t, n in trees_accept.items()},
+        covered=int(in_draft[guessed].sum()),
+        judged=len(guessed),
     )
 
 
-def match_sample(
-    draft: Draft, sample: Sample, columns: list[int], steps: int, *, all_rows: bool
-) -> Tensor:
-    """Return the match matrix bool [R, K] of one sample; rows are its output tokens but the last."""
-    return matches(
+def prepare_sample(draft: Draft, sample: Sample, columns: list[int]) -> Rows:
+    """Return one sample's rows, its output tokens but the last, with the boundaries in these columns of its states."""
+    return prepare(
         draft,
         sample.hidden_states[:, columns].float(),
         sample.token_ids,
         torch.cat([sample.token_ids, sample.continuation_ids]),
         sample.prompt_tokens - 1,
-        steps,
-        all_rows=all_rows,
     )
 
 

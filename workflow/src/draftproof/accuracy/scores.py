@@ -4,6 +4,9 @@ Over all start rows, the draft fed with its own tokens:
     marginal(k)     share of rows whose k-th draft token is the target's
     conditional(k)  the same, among rows whose first k - 1 draft tokens are
     cumulative(k)   share of rows whose first k draft tokens all are
+A target's token outside the draft's vocabulary counts as a miss. Within the vocabulary, rows count whose k-th token (for
+cumulative: each of the first k) is in it. Teacher-forced, every step is fed the target's own token and the draft's own
+hidden state, as trainers score it: only the marginal differs, since after right drafts both feed the same.
 The walk (see walk) is what a server does; its accept length is not 1 plus the sum of cumulative shares, as rows after an
 accepted token are skipped.
 """
@@ -14,41 +17,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from draftproof.accuracy.bootstrap import Bootstrap, Ratio
-from draftproof.accuracy.walk import Matrix, drafts_and_steps, pooled, walk
+from draftproof.accuracy.tree import Tree
+from draftproof.accuracy.walk import Matrix, drafts_and_steps, histogram, pooled, visited, walk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """One sample: match [R, K], known [R, K] (whether the target's token there is known), and its walks.
+    """One sample; every matrix is [R, K], a start row after the other.
 
-    in_vocabulary of judged target tokens are in the draft's vocabulary.
+    match and forced: whether the draft guesses the target's token, fed its own tokens and fed the target's; known: whether
+    there is such a token; in_vocabulary: whether it is one of the draft's. position: the first start row's in the text.
+    covered of judged target tokens are in the draft's vocabulary.
     """
 
     id: str
     category: str
+    position: int
     match: Matrix
+    forced: Matrix
     known: Matrix
-    histograms: list[list[int]]
-    in_vocabulary: int
+    in_vocabulary: Matrix
+    tree_histograms: dict[str, list[int]]
+    covered: int
     judged: int
 
+    @property
+    def histograms(self) -> list[list[int]]:
+        """Return the walk of each number of steps."""
+        return walk(self.match)
 
-def scored(
-    sample_id: str, category: str, match: Matrix, known: Matrix, in_vocabulary: int, judged: int
-) -> Scored:
-    """Return a sample's scores."""
-    return Scored(
-        id=sample_id,
-        category=category,
-        match=match,
-        known=known,
-        histograms=walk(match),
-        in_vocabulary=in_vocabulary,
-        judged=judged,
-    )
+
+def tree_histogram(tree: Tree, lengths: Sequence[int]) -> list[int]:
+    """Return a tree's walk from what it accepts at each row."""
+    return histogram(lengths, tree.steps, visited(lengths, tree.steps))
 
 
 def accept_ratio(histograms: Sequence[Sequence[int]]) -> Ratio:
@@ -69,44 +71,79 @@ def step_scores(samples: Sequence[Scored], bootstrap: Bootstrap) -> list[dict[st
 
 
 def _step(samples: Sequence[Scored], k: int, bootstrap: Bootstrap) -> dict[str, Any]:
-    known = [int(sample.known[:, k].sum()) for sample in samples]
-    before = [sample.known[:, k] & sample.match[:, :k].all(axis=1) for sample in samples]
-    hits = [sample.match[:, k] for sample in samples]
-    prefix = [int((rows & hit).sum()) for rows, hit in zip(before, hits, strict=True)]
-    marginal = Ratio([int(hit.sum()) for hit in hits], known)
-    conditional = Ratio(prefix, [int(rows.sum()) for rows in before])
-    cumulative = Ratio(prefix, known)
-    intervals = {
-        "marginal": bootstrap.interval(marginal),
-        "cumulative": bootstrap.interval(cumulative),
-    }
-    if conditional.value is not None:
-        intervals["conditional"] = bootstrap.interval(conditional)
+    within = _shares(samples, [sample.in_vocabulary for sample in samples], k, bootstrap)
     return {
         "k": k + 1,
-        "marginal": marginal.value,
-        "conditional": conditional.value,
-        "cumulative": cumulative.value,
-        "count": sum(known),
-        "conditional_count": int(sum(conditional.denominators)),
-        "ci95": intervals,
+        **_shares(samples, [sample.known for sample in samples], k, bootstrap),
+        "in_vocabulary": within,
     }
+
+
+def _shares(
+    samples: Sequence[Scored], counted: Sequence[Matrix], k: int, bootstrap: Bootstrap
+) -> dict[str, Any]:
+    """Return every kind of acceptance at step k (from 0), over the drafts that are counted."""
+    pairs = list(zip(samples, counted, strict=True))
+    prefix = [sample.match[:, :k].all(axis=1) & rows[:, k] for sample, rows in pairs]
+    hits = [sample.match[:, : k + 1].all(axis=1) for sample in samples]
+    rows_at, all_before = ([rows[:, k] for rows in counted], [rows[:, : k + 1] for rows in counted])
+    ratios = {
+        "marginal": _ratio([sample.match[:, k] for sample in samples], rows_at),
+        "conditional": _ratio(hits, prefix),
+        "cumulative": _ratio(hits, [rows.all(axis=1) for rows in all_before]),
+        "teacher_forced": _ratio([sample.forced[:, k] for sample in samples], rows_at),
+    }
+    return {
+        **{kind: ratio.value for kind, ratio in ratios.items()},
+        "count": int(sum(ratios["marginal"].denominators)),
+        "conditional_count": int(sum(ratios["conditional"].denominators)),
+        "cumulative_count": int(sum(ratios["cumulative"].denominators)),
+        "ci95": {
+            kind: bootstrap.interval(ratio)
+            for kind, ratio in ratios.items()
+            if ratio.value is not None
+        },
+    }
+
+
+def _ratio(hits: Sequence[Any], rows: Sequence[Any]) -> Ratio:
+    """Return how many of the rows are hits, sample by sample; both bool [R]."""
+    pairs = zip(hits, rows, strict=True)
+    return Ratio([int((hit & row).sum()) for hit, row in pairs], [int(row.sum()) for row in rows])
 
 
 def walk_scores(samples: Sequence[Scored], bootstrap: Bootstrap) -> dict[str, dict[str, Any]]:
     """Return the entries of ``walk`` by number of draft steps."""
-    found = {}
-    for index in range(samples[0].match.shape[1]):
-        histograms = [sample.histograms[index] for sample in samples]
-        total = pooled(histograms)
-        drafts, steps = drafts_and_steps(total)
-        found[str(index + 1)] = {
-            "histogram": total,
-            "verify_steps": steps,
-            "accept_length": 1 + drafts / steps,
-            "ci95": one_more(bootstrap.interval(accept_ratio(histograms))),
-        }
-    return found
+    by_sample = [sample.histograms for sample in samples]
+    by_steps = zip(*by_sample, strict=True)
+    return {str(k): walked(each, bootstrap) for k, each in enumerate(by_steps, start=1)}
+
+
+def tree_scores(samples: Sequence[Scored], bootstrap: Bootstrap) -> dict[str, dict[str, Any]]:
+    """Return the entries of ``trees`` by steps, topk and draft tokens."""
+    return {
+        name: walked([sample.tree_histograms[name] for sample in samples], bootstrap)
+        for name in samples[0].tree_histograms
+    }
+
+
+def walked(histograms: Sequence[Sequence[int]], bootstrap: Bootstrap) -> dict[str, Any]:
+    """Return what is told of one walk, from each sample's histogram.
+
+    accept_length is pooled over verify steps; mean_of_requests weighs every sample the same.
+    """
+    total = pooled(histograms)
+    drafts, steps = drafts_and_steps(total)
+    means = [drafts_and_steps(each) for each in histograms]
+    mean = Ratio([drafts / steps for drafts, steps in means], [1] * len(means))
+    return {
+        "histogram": total,
+        "verify_steps": steps,
+        "accept_length": 1 + drafts / steps,
+        "ci95": one_more(bootstrap.interval(accept_ratio(histograms))),
+        "mean_of_requests": 1 + (mean.value or 0.0),
+        "mean_of_requests_ci95": one_more(bootstrap.interval(mean)),
+    }
 
 
 def request_scores(samples: Sequence[Scored]) -> list[dict[str, Any]]:
@@ -115,7 +152,8 @@ def request_scores(samples: Sequence[Scored]) -> list[dict[str, Any]]:
         {
             "id": sample.id,
             "category": sample.category,
-            "walk": {str(k): histogram for k, histogram in enumerate(sample.histograms, start=1)},
+            "walk": {str(k): each for k, each in enumerate(sample.histograms, start=1)},
+            "trees": sample.tree_histograms,
         }
         for sample in samples
     ]
@@ -123,11 +161,4 @@ def request_scores(samples: Sequence[Scored]) -> list[dict[str, Any]]:
 
 def coverage(samples: Sequence[Scored]) -> float:
     """Return the share of target tokens to be guessed that are in the draft's vocabulary."""
-    return sum(s.in_vocabulary for s in samples) / sum(s.judged for s in samples)
-
-
-def known_mask(rows: int, steps: int, first_row: int, labels: int) -> Matrix:
-    """Return bool [rows, steps]: whether the token that each draft guesses is among `labels` known tokens."""
-    place = first_row + 2 + np.arange(rows)[:, None] + np.arange(steps)[None, :]
-    known: Matrix = place < labels
-    return known
+    return sum(s.covered for s in samples) / sum(s.judged for s in samples)

@@ -31,16 +31,24 @@ def walk(match: Matrix, start_row: int = 0, steps: Sequence[int] | None = None) 
     """
     lengths = accepted(match).tolist()
     counts = range(1, match.shape[1] + 1) if steps is None else steps
-    histograms = []
-    for most in counts:
-        histogram = [0] * (most + 1)
-        row = start_row
-        while row < len(lengths):
-            taken = min(lengths[row], most)
-            histogram[taken] += 1
-            row += taken + 1
-        histograms.append(histogram)
-    return histograms
+    return [histogram(lengths, most, visited(lengths, most, start_row)) for most in counts]
+
+
+def visited(lengths: Sequence[int], most: int, start_row: int = 0) -> list[int]:
+    """Return the rows at which a verify step starts, of drafts that would be accepted at each row, `most` at a time."""
+    rows, row = [], start_row
+    while row < len(lengths):
+        rows.append(row)
+        row += min(lengths[row], most) + 1
+    return rows
+
+
+def histogram(lengths: Sequence[int], most: int, rows: Sequence[int]) -> list[int]:
+    """Return h[m] of the verify steps that start at these rows."""
+    counts = [0] * (most + 1)
+    for row in rows:
+        counts[min(lengths[row], most)] += 1
+    return counts
 
 
 def pooled(histograms: Sequence[Sequence[int]]) -> list[int]:

@@ -29,8 +29,20 @@ SIZES = (
     "target_hidden_size",
     "draft_vocab_size",
     "num_aux_hidden_states",
+    "pretraining_tp",
 )
-FLAGS = ("tie_word_embeddings", "attention_bias", "bias", "fc_norm", "norm_output")
+FLAGS = (
+    "tie_word_embeddings",
+    "attention_bias",
+    "mlp_bias",
+    "bias",
+    "use_cache",
+    "fc_norm",
+    "use_aux_norm",
+    "norm_before_fc",
+    "norm_output",
+)
+FETCH_AGAIN = "Fetch the file again, or write it again as JSON."
 
 
 def config_file(checkpoint: Path) -> Path:
@@ -56,9 +68,9 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
     try:
         content = read_json(path)
     except ValueError as error:  # a number too long to be one
-        raise InputError(f"not readable as JSON ({error})", str(path)) from None
+        raise InputError(f"not readable as JSON ({error})", str(path), FETCH_AGAIN) from None
     if not isinstance(content, dict):
-        raise InputError(f"the {what} is no JSON object", str(path))
+        raise InputError(f"the {what} is no JSON object", str(path), FETCH_AGAIN)
     return content
 
 
@@ -85,6 +97,18 @@ def architecture(config: Config) -> str | None:
     """Return the first of `architectures`, or None when the config names none."""
     names = config.get("architectures")
     return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None
+
+
+def written_architecture(config: Config) -> str | None:
+    """Return the architecture that a config means, also where it stands outside a list, as the engine wants it."""
+    alone = config.get("architectures")
+    return alone if isinstance(alone, str) else architecture(config)
+
+
+def configured_dtype(config: Config) -> object:
+    """Return what a config gives as dtype, under its new name or else its old one; None when it gives none."""
+    new = config.get("dtype")
+    return config.get("torch_dtype") if new is None else new
 
 
 def eagle_config(config: Config) -> Config:

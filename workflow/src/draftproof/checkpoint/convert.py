@@ -1,7 +1,7 @@
 """Write the checkpoint that is served, or refuse.
 
 Needs the validation of this very draft. What the engine reads already is taken over as it is: weights are linked where
-the disk allows, config.json is copied. Another writer's config is rebuilt, layer ids are translated for the target, and
+the disk allows, config.json is copied. Pickled weights become safetensors. Another writer's config is rebuilt, layer ids are translated for the target, and
 tensors that need another name get it; values never change. Exit code 0: written. 1: refused, with the reason. 2: could
 not be asked.
 
@@ -74,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
         f"{args.out}: {len(pair.weights.tensors)} tensors taken over unchanged"
         + (f", {renamed} of them renamed" if renamed else "")
         + ("" if pair.draft == pair.source else "; config.json rebuilt")
+        + ("; pickled files became safetensors" if pair.weights.pickled else "")
         + "\n"
     )
     return 0

@@ -21,6 +21,8 @@ MODELOPT_KEYS = {
 MODELOPT_MEGATRON = "LlamaForCausalLMEagle3Deep"
 NUMBERED_MIDLAYER = re.compile(r"midlayer\.(\d+)\.")
 MTP = re.compile(r"(^|\.)(eh_proj|enorm|hnorm|shared_head|pre_fc_norm_\w+)\.|^mtp\.")
+# Drafts of a block in one pass: named by their architecture or a block of config (models/dflash.py, models/dspark.py).
+BLOCKWISE = ("dflash", "dspark")
 # What a checkpoint that is no EAGLE-3 draft is instead, and what to do with it.
 OTHERS = {
     "p-eagle": (
@@ -34,6 +36,14 @@ OTHERS = {
     "mtp": (
         "these are MTP layers, which belong to their own target",
         "Serve them with --speculative-algorithm NEXTN; this version checks EAGLE-3 drafts.",
+    ),
+    "dflash": (
+        "this is a DFlash draft: it drafts a block of tokens in one pass",
+        "Serve it with --speculative-algorithm DFLASH; this version checks EAGLE-3 drafts.",
+    ),
+    "dspark": (
+        "this is a DSpark draft: it drafts a block of tokens in one pass",
+        "Serve it with --speculative-algorithm DSPARK; this version checks EAGLE-3 drafts.",
     ),
     "plain": (
         "this is a whole model, no draft: nothing in it merges hidden states of a target",
@@ -62,9 +72,9 @@ def recognise(config: Config, tensors: Mapping[str, Tensor], known_architecture:
     if any(key in config for key in SPECULATORS_KEYS):
         if _merges_states(named) or known_architecture:
             return Dialect(name="speculators", eagle3=True)
-        return Dialect(name=_other(named), eagle3=False)
+        return Dialect(name=_other(config, named), eagle3=False)
     if not known_architecture and not _merges_states(named):
-        return Dialect(name=_other(named), eagle3=False)
+        return Dialect(name=_other(config, named), eagle3=False)
     return Dialect(name=_writer(config, named, known_architecture), eagle3=True)
 
 
@@ -107,7 +117,11 @@ def _merges_states(named: Mapping[str, Tensor]) -> bool:
     )
 
 
-def _other(named: Mapping[str, Tensor]) -> str:
+def _other(config: Config, named: Mapping[str, Tensor]) -> str:
+    labels = (architecture(config), config.get("speculators_model_type"))
+    for name in BLOCKWISE:
+        if f"{name}_config" in config or any(name in str(label).lower() for label in labels):
+            return name
     if any(MTP.search(name) for name in named):
         return "mtp"
     if not any(name.startswith("layers.0.") for name in named):

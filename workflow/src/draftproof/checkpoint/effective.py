@@ -7,7 +7,14 @@ from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from draftproof.checkpoint.boundaries import IDS_KEY, engine_boundaries
-from draftproof.checkpoint.configuration import Config, architecture, eagle_config, number, size
+from draftproof.checkpoint.configuration import (
+    Config,
+    architecture,
+    configured_dtype,
+    eagle_config,
+    number,
+    size,
+)
 from draftproof.checkpoint.findings import plain
 from draftproof.errors import InputError
 
@@ -30,6 +37,7 @@ class Effective:
     """The draft as the engine builds it; None stands where the config is no use (a rule says why)."""
 
     architecture: Value[str | None]
+    algorithm: Value[str | None]  # what --speculative-algorithm must say
     hidden_size: Value[int | None]
     target_hidden_size: Value[int | None]  # width of one captured state, as the draft believes
     num_attention_heads: Value[int | None]
@@ -67,9 +75,16 @@ class Effective:
 
 
 def derive(
-    engine: str, reader: Mapping[str, Any], draft: Config, target: Config, tensors: Collection[str]
+    engine: str,
+    reader: Mapping[str, Any],
+    draft: Config,
+    target: Config,
+    tensors: Collection[str],
+    algorithm: str | None,
 ) -> Effective:
     """Return what the engine makes of a flat draft config; `reader` is the part of its facts on the draft's class.
+
+    `algorithm` is what it must be started with for the kind of checkpoint that the tensors are.
 
     Sources: models/llama_eagle3.py, models/llama.py and models/kimi_k25_eagle3.py of sglang, LlamaConfig and
     DeepseekV3Config of transformers.
@@ -87,6 +102,7 @@ def derive(
     nested = eagle_config(draft)
     return Effective(
         architecture=Value(architecture(draft), EXPLICIT),
+        algorithm=Value(algorithm, EXPLICIT, "--speculative-algorithm; told by the tensors"),
         hidden_size=hidden,
         target_hidden_size=state,
         num_attention_heads=heads,
@@ -192,9 +208,9 @@ def _vocabulary(
 
 def _dtype(config: Config) -> Value[str]:
     note = "the engine's --dtype goes first; its auto makes float16 of float32"
-    found = config.get("dtype") or config.get("torch_dtype")
+    found = configured_dtype(config)
     if isinstance(found, str):
-        return Value(found.removeprefix("torch."), EXPLICIT, note)
+        return Value(found, EXPLICIT, note)
     return Value("float32", DEFAULT, note)
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 DEEPEST = 5
+LONGEST_TEXT, LONGEST_LIST, MOST = 600, 100, 2**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ def findings(pair: Pair) -> list[dict[str, Any]]:
             "severity": rule.severity,
             "subject": printable(fault.subject),
             "message": printable(fault.message),
-            "evidence": plain(fault.evidence),
+            "evidence": short(plain(fault.evidence)),
             "fix": printable(fault.fix),
         }
         for rule in RULES.values()
@@ -81,8 +82,21 @@ def findings(pair: Pair) -> list[dict[str, Any]]:
 
 
 def printable(text: str) -> str:
-    """Return text on one line that any terminal and any file can take."""
-    return " ".join(text.encode("utf-8", "backslashreplace").decode().split())
+    """Return text on one line that any terminal and any file can take, cut where nobody would read on."""
+    line = " ".join(text.encode("utf-8", "backslashreplace").decode().split())
+    return line if len(line) <= LONGEST_TEXT else f"{line[:LONGEST_TEXT]} ..."
+
+
+def short(value: Any) -> Any:
+    """Return JSON with the ends of long lists and the digits of absurd numbers left out."""
+    if isinstance(value, dict):
+        return {key: short(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        kept = [short(item) for item in value[:LONGEST_LIST]]
+        return kept if len(kept) == len(value) else [*kept, f"... {len(value)} in all"]
+    if type(value) is int and abs(value) >= MOST:
+        return f"{str(value)[:20]}... ({len(str(abs(value)))} digits)"
+    return value
 
 
 def plain(value: Any, depth: int = DEEPEST) -> Any:

@@ -51,12 +51,12 @@ def required(effective: Effective) -> dict[str, Shape]:
     e = effective
     hidden, inner = e.hidden_size.value, e.intermediate_size.value
     states, state = e.num_aux_hidden_states.value, e.target_hidden_size.value
-    shapes: dict[str, Shape] = {FC: (hidden, _times(states, state)), "norm.weight": (hidden,)}
+    shapes: dict[str, Shape] = {FC: (hidden, times(states, state)), "norm.weight": (hidden,)}
     for layer in range(e.num_hidden_layers.value or 0):
         prefix, fed = f"layers.{layer}", hidden
         if layer == 0:
             # The first layer sees the embedding beside the hidden state.
-            fed = _times(2, hidden)
+            fed = times(2, hidden)
             shapes[f"{prefix}.input_layernorm.weight"] = (hidden,)
         attention = _latent(e, fed) if e.latent.value else _heads(e, fed)
         shapes |= {f"{prefix}.self_attn.{name}.weight": shape for name, shape in attention.items()}
@@ -75,8 +75,8 @@ def required(effective: Effective) -> dict[str, Shape]:
 
 
 def _heads(e: Effective, fed: int | None) -> dict[str, Shape]:
-    q_rows = _times(e.num_attention_heads.value, e.head_dim.value)
-    kv_rows = _times(e.num_key_value_heads.value, e.head_dim.value)
+    q_rows = times(e.num_attention_heads.value, e.head_dim.value)
+    kv_rows = times(e.num_key_value_heads.value, e.head_dim.value)
     return {
         "q_proj": (q_rows, fed),
         "k_proj": (kv_rows, fed),
@@ -93,11 +93,11 @@ def _latent(e: Effective, fed: int | None) -> dict[str, Shape]:
     return {
         "q_a_proj": (q_rank, fed),
         "q_a_layernorm": (q_rank,),
-        "q_b_proj": (_times(heads, e.head_dim.value), q_rank),
-        "kv_a_proj_with_mqa": (_plus(kv_rank, rotary), fed),
+        "q_b_proj": (times(heads, e.head_dim.value), q_rank),
+        "kv_a_proj_with_mqa": (plus(kv_rank, rotary), fed),
         "kv_a_layernorm": (kv_rank,),
-        "kv_b_proj": (_times(heads, _plus(plain, value)), kv_rank),
-        "o_proj": (e.hidden_size.value, _times(heads, value)),
+        "kv_b_proj": (times(heads, plus(plain, value)), kv_rank),
+        "o_proj": (e.hidden_size.value, times(heads, value)),
     }
 
 
@@ -109,7 +109,7 @@ def optional(effective: Effective) -> dict[str, Shape]:
     shapes: dict[str, Shape] = {
         EMBEDDING: (e.vocab_size.value, hidden),
         HEAD: (e.draft_vocab_size.value, hidden),
-        "input_norm.weight": (_times(states, state),),
+        "input_norm.weight": (times(states, state),),
         "fc.bias": (hidden,),
     }
     shapes |= {f"fc_norm.{number}.weight": (state,) for number in range(states or 0)}
@@ -126,9 +126,11 @@ def fits(shape: tuple[int, ...], wanted: Shape) -> bool:
     )
 
 
-def _plus(a: int | None, b: int | None) -> int | None:
+def plus(a: int | None, b: int | None) -> int | None:
+    """Return a + b; None when one of them is open."""
     return None if a is None or b is None else a + b
 
 
-def _times(a: int | None, b: int | None) -> int | None:
+def times(a: int | None, b: int | None) -> int | None:
+    """Return a * b; None when one of them is open."""
     return None if a is None or b is None else a * b

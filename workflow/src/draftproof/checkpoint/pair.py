@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from draftproof.checkpoint import layout
 from draftproof.checkpoint.boundaries import text_config
-from draftproof.checkpoint.configuration import Config, architecture, config_file, read_config
+from draftproof.checkpoint.configuration import (
+    Config,
+    architecture,
+    config_file,
+    read_config,
+    written_architecture,
+)
 from draftproof.checkpoint.dialect import Dialect, recognise
 from draftproof.checkpoint.effective import Effective, derive
+from draftproof.checkpoint.quantisation import Quantisation, quantisation
 from draftproof.checkpoint.safetensors_header import Tensor
 from draftproof.checkpoint.scan import Scan, scan
+from draftproof.checkpoint.target_layout import Comparison, compare
 from draftproof.checkpoint.translate import Translation, translate
-from draftproof.checkpoint.weights import Weights, checkpoint_digest, open_weights
+from draftproof.checkpoint.weights import (
+    PICKLED,
+    Weights,
+    checkpoint_digest,
+    has_safetensors,
+    open_weights,
+)
 from draftproof.engines import facts
 from draftproof.errors import InputError
 from draftproof.progress import progress
@@ -44,6 +58,32 @@ class Pair:
     def target_text(self) -> Config:
         """The target's config of its language model alone."""
         return text_config(self.target)
+
+    @cached_property
+    def target_weights(self) -> Weights | InputError | None:
+        """The headers of the target's weights; the reason why they cannot be read; None when there are none here."""
+        if not has_safetensors(self.target_path):
+            return None
+        try:
+            return open_weights(self.target_path)
+        except InputError as error:
+            return error
+
+    @cached_property
+    def target_quantisation(self) -> Quantisation | None:
+        """How the target says it is quantised."""
+        folder = config_file(self.target_path).parent
+        return quantisation(self.target, self.target_text, folder)
+
+    @cached_property
+    def target_comparison(self) -> Comparison:
+        """The target's tensors against what its config promises; empty when its weights cannot be read."""
+        if not isinstance(self.target_weights, Weights):
+            return Comparison()
+        name = architecture(self.target)
+        family = self.facts["target_layers"].get(name)
+        text = {"tie_word_embeddings": self.target.get("tie_word_embeddings"), **self.target_text}
+        return compare(self.target_weights.tensors, text, family, self.target_quantisation)
 
     @property
     def draft(self) -> Config:
@@ -90,10 +130,16 @@ def read_pair(draft: Path, target: Path, engine: str) -> Pair:
                 str(path),
                 "Give the folder with config.json and weights.",
             )
+    if draft.is_file() and draft.suffix not in {".safetensors", *PICKLED}:
+        raise InputError(
+            "the draft is neither a folder nor a safetensors file",
+            str(draft),
+            f"Give the folder: --draft {draft.parent}",
+        )
     config, target_config = read_config(draft, "draft"), read_config(target, "target")
-    weights = open_weights(draft)
+    weights = open_weights(draft, unpickle=True)
     architectures = known["draft_architectures"]
-    dialect = recognise(config, weights.tensors, architecture(config) in architectures)
+    dialect = recognise(config, weights.tensors, written_architecture(config) in architectures)
     translation = translate(engine, dialect, config, target_config, weights.tensors, architectures)
     served = translation.config
     return Pair(
@@ -106,8 +152,33 @@ def read_pair(draft: Path, target: Path, engine: str) -> Pair:
         target_path=target,
         target=target_config,
         dialect=dialect,
-        effective=derive(engine, reader_of(known, served), served, target_config, weights.tensors),
+        effective=_effective(engine, known, served, target_config, weights, dialect),
     )
+
+
+def with_lines(pair: Pair, lines: Mapping[str, Any]) -> Pair:
+    """Return the same checkpoint with other lines in the config that would be served."""
+    served = {**pair.draft, **lines}
+    return replace(
+        pair,
+        translation=replace(pair.translation, config=served),
+        effective=_effective(
+            pair.engine, pair.facts, served, pair.target, pair.weights, pair.dialect
+        ),
+    )
+
+
+def _effective(
+    engine: str,
+    known: Mapping[str, Any],
+    served: Config,
+    target: Config,
+    weights: Weights,
+    dialect: Dialect,
+) -> Effective:
+    algorithm = known["algorithms"].get("eagle3" if dialect.eagle3 else dialect.name)
+    reader = reader_of(known, served)
+    return derive(engine, reader, served, target, weights.tensors, algorithm)
 
 
 def reader_of(known: Mapping[str, Any], served: Config) -> Mapping[str, Any]:

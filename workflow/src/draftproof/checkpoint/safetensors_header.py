@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from operator import attrgetter
+from collections.abc import Iterable, Mapping
+from functools import partial
+from itertools import repeat
+from operator import add, attrgetter, itemgetter, sub
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,11 +35,8 @@ IMPOSTORS = {
     b"version https://git-lfs": ("is a Git-LFS pointer, not the weights", "Run git lfs pull."),
     b"<!DOCTYPE": ("is an HTML page, not weights", FETCH),
     b"<html": ("is an HTML page, not weights", FETCH),
-    b"PK\x03\x04": (
-        "is a zip archive (a pickled torch file?), not safetensors",
-        "Save the weights as safetensors.",
-    ),
 }
+ZIP = b"PK\x03\x04"
 
 
 class Tensor(NamedTuple):
@@ -63,23 +62,42 @@ def read_header(path: Path) -> dict[str, Tensor]:
             start = stream.read(64)
             header_bytes = _header_length(start, size, where)
             stream.seek(LENGTH_BYTES)
-            header = _parse(stream.read(header_bytes), where)
+            raw = stream.read(header_bytes)
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where) from None
+    header = _parse(raw, where)
     base = LENGTH_BYTES + header_bytes
-    tensors = {
-        name: _tensor(name, entry, path, base)
-        for name, entry in header.items()
-        if name != "__metadata__"
-    }
-    _check_layout(list(tensors.values()), base, size, where)
+    header.pop("__metadata__", None)
+    # true and false would pass for 1 and 0 below.
+    plain = b"true" not in raw and b"false" not in raw
+    tensors = _tensors_at_once(header, path, base) if plain else None
+    if tensors is None:
+        tensors = {name: _tensor(name, entry, path, base) for name, entry in header.items()}
+        end = _check_any_order(tensors.values(), base, where)
+    else:
+        end = next(reversed(tensors.values())).end
+    if size < end:
+        raise InputError(f"is cut off: {size} bytes of {end}", where, FETCH)
+    if size > end:
+        raise InputError(f"has {size - end} bytes behind the last tensor", where, FETCH)
     return tensors
 
 
-def _header_length(start: bytes, size: int, where: str) -> int:
+def refuse_impostor(start: bytes, where: str) -> None:
+    """Raise InputError when a file starts like what stands in place of weights."""
     for magic, (what, fix) in IMPOSTORS.items():
         if start.startswith(magic):
             raise InputError(what, where, fix)
+
+
+def _header_length(start: bytes, size: int, where: str) -> int:
+    refuse_impostor(start, where)
+    if start.startswith(ZIP):
+        raise InputError(
+            "is a zip archive (a pickled torch file?), not safetensors",
+            where,
+            "Save the weights as safetensors.",
+        )
     if size < LENGTH_BYTES:
         raise InputError(f"is {size} bytes long, too short for safetensors", where, FETCH)
     length = int.from_bytes(start[:LENGTH_BYTES], "little")
@@ -98,7 +116,7 @@ def _header_length(start: bytes, size: int, where: str) -> int:
     return length
 
 
-def _parse(raw: bytes, where: str) -> Mapping[str, Any]:
+def _parse(raw: bytes, where: str) -> dict[str, Any]:
     def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in pairs:
@@ -109,10 +127,11 @@ def _parse(raw: bytes, where: str) -> Mapping[str, Any]:
 
     try:
         text = raw.decode("utf-8")
-        header = json.loads(text)
+        # A number with a fraction stays text, so that it never equals a size.
+        header = json.loads(text, parse_float=str)
         if not isinstance(header, dict) or text.count(":") != _pairs(header):
             # Perhaps a key stands twice, perhaps a name has a colon: the slow way tells.
-            header = json.loads(text, object_pairs_hook=without_duplicates)
+            header = json.loads(text, parse_float=str, object_pairs_hook=without_duplicates)
     except (ValueError, RecursionError) as error:
         raise InputError(f"its header is not JSON ({str(error)[:100]})", where, FETCH) from None
     if not isinstance(header, dict):
@@ -128,14 +147,52 @@ def _pairs(header: Mapping[str, Any]) -> int:
     return len(header) + sum(len(entry) for entry in header.values() if isinstance(entry, dict))
 
 
+class _Sizes(dict[tuple[str, tuple[int, ...]], int]):
+    """{(dtype, shape): bytes}, each computed once: a big target has few shapes. Raises KeyError for what is none."""
+
+    def __missing__(self, key: tuple[str, tuple[int, ...]]) -> int:
+        dtype, shape = key
+        bits = math.prod(shape) * BITS[dtype] if _naturals(list(shape)) else 1
+        if bits % 8:
+            raise KeyError(key)
+        self[key] = bits // 8
+        return self[key]
+
+
+_ENTRY = itemgetter("dtype", "shape", "data_offsets")
+# What NamedTuple._make does, without a Python frame per tensor.
+_MAKE = partial(tuple.__new__, Tensor)
+
+
+def _tensors_at_once(header: Mapping[str, Any], path: Path, base: int) -> dict[str, Tensor] | None:
+    """Return the tensors of a header that is right and in the values' order; None: look at each one.
+
+    No Python runs per tensor: a big target has hundreds of thousands.
+    """
+    entries = header.values()
+    try:
+        dtypes, shapes, offsets = zip(*map(_ENTRY, entries), strict=True)
+        lengths = {*map(len, entries)}, {*map(len, offsets)}
+        if lengths != ({3}, {2}) or {*map(type, shapes)} != {list}:
+            return None
+        begins, ends = map(list, zip(*offsets, strict=True))
+        sizes = _Sizes()
+        shapes = tuple(map(tuple, shapes))
+        needed = list(map(sizes.__getitem__, zip(dtypes, shapes, strict=True)))
+        if begins[0] != 0 or begins[1:] != ends[:-1] or list(map(sub, ends, begins)) != needed:
+            return None
+    except (KeyError, TypeError, ValueError):
+        return None
+    absolute = (map(add, numbers, repeat(base)) for numbers in (begins, ends))
+    made = map(_MAKE, zip(header, dtypes, shapes, repeat(path), *absolute, strict=False))
+    return dict(zip(header, made, strict=True))
+
+
 def _naturals(values: object) -> bool:
-    """Return whether values is a list of sizes. A plain loop: it runs half a million times on a big target."""
-    if type(values) is not list:
-        return False
-    for value in values:  # noqa: SIM110
-        if type(value) is not int or not 0 <= value < MAX_DIMENSION:
-            return False
-    return True
+    """Return whether values is a list of sizes."""
+    return type(values) is list and all(
+        type(value) is int and 0 <= value < MAX_DIMENSION for value in values
+    )
 
 
 def _wrong(name: str, path: Path, what: str) -> InputError:
@@ -165,22 +222,8 @@ def _tensor(name: str, entry: Any, path: Path, base: int) -> Tensor:
     return Tensor(name, dtype, tuple(shape), path, base + begin, base + end)
 
 
-def _check_layout(tensors: list[Tensor], base: int, size: int, where: str) -> None:
-    """Raise InputError unless the tensors cover the file from the header's end to the file's end exactly once."""
-    position = base
-    for tensor in tensors:
-        if tensor.begin != position:
-            position = _check_any_order(tensors, base, where)
-            break
-        position = tensor.end
-    if size < position:
-        raise InputError(f"is cut off: {size} bytes of {position}", where, FETCH)
-    if size > position:
-        raise InputError(f"has {size - position} bytes behind the last tensor", where, FETCH)
-
-
-def _check_any_order(tensors: list[Tensor], base: int, where: str) -> int:
-    """Return where the last tensor ends, when the header's order is not that of the values."""
+def _check_any_order(tensors: Iterable[Tensor], base: int, where: str) -> int:
+    """Return where the last tensor ends; raises InputError unless they follow each other without gap or overlap."""
     position, before = base, "its header"
     for tensor in sorted(tensors, key=attrgetter("begin", "end")):
         if tensor.begin != position:

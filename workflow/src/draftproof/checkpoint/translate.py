@@ -14,6 +14,7 @@ from typing import Any
 from draftproof.checkpoint.boundaries import IDS_KEY, engine_ids, layer_count, target_architecture
 from draftproof.checkpoint.configuration import Config, architecture, eagle_config
 from draftproof.checkpoint.dialect import Dialect
+from draftproof.checkpoint.safetensors_header import Tensor
 from draftproof.errors import InputError
 
 LLAMA, MLA = "LlamaForCausalLMEagle3", "Eagle3DeepseekV2ForCausalLM"
@@ -31,6 +32,8 @@ LABELS = {
     "transformers_version",
     "_name_or_path",
 }
+# Config words for the dtypes a draft's weights are stored in; its map and mask are none of them.
+FLOATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 READ_NESTED = (IDS_KEY, "use_aux_hidden_state", "norm_before_fc")
 LATER_LAYER_NORM = re.compile(r"((?:model\.)?layers\.(?:[1-9]\d*)\.)input_layernorm\.weight")
 NUMBERED = re.compile(r"((?:model\.)?)midlayer\.(\d+)\.")
@@ -62,7 +65,7 @@ def translate(
     dialect: Dialect,
     draft: Config,
     target: Config,
-    tensors: Collection[str],
+    tensors: Mapping[str, Tensor],
     known: Collection[str],
 ) -> Translation:
     """Return what to serve for a draft; `known` are the architectures of EAGLE-3 drafts that the engine has.
@@ -73,7 +76,7 @@ def translate(
     if not dialect.eagle3:
         return made
     writers: dict[str, Callable[[], None]] = {
-        "speculators": lambda: _speculators(made, engine, draft, target),
+        "speculators": lambda: _speculators(made, engine, draft, target, tensors),
         "modelopt": lambda: _modelopt(made, engine, draft, target),
         "specforge": lambda: _specforge(made),
     }
@@ -87,7 +90,9 @@ def translate(
     return made
 
 
-def _speculators(made: Translation, engine: str, draft: Config, target: Config) -> None:
+def _speculators(
+    made: Translation, engine: str, draft: Config, target: Config, tensors: Mapping[str, Tensor]
+) -> None:
     """Lift the nested block; ids are boundaries (speculators models/eagle3, vLLM eagle_config)."""
     inner = draft.get("transformer_layer_config")
     inner = inner if isinstance(inner, Mapping) else {}
@@ -103,8 +108,20 @@ def _speculators(made: Translation, engine: str, draft: Config, target: Config) 
         made.leave_out("target_hidden_size", "null, with which the engine would multiply")
     if made.config.get("torch_dtype") is None and made.config.get("dtype") is None:
         made.leave_out("dtype", "null")
+    stored = _stored_dtype(tensors)
+    if stored and (made.config.get("dtype") or made.config.get("torch_dtype")) != stored:
+        # Before 0.7 the trainer computed in float32, saved bfloat16 and wrote the former into the config; of float32
+        # the engine makes float16, which cannot be multiplied with a bfloat16 target's states.
+        made.leave_out("torch_dtype", "the weights are stored otherwise")
+        made.write("dtype", stored, "how the weights are stored")
     ids = draft.get(IDS_KEY)
     _name_boundaries(made, engine, target, ids, 0, "speculators")
+
+
+def _stored_dtype(tensors: Mapping[str, Tensor]) -> str | None:
+    """Return the one dtype of the weights as a config says it, or None where they have several or another."""
+    kinds = {tensor.dtype for tensor in tensors.values()} & FLOATS.keys()
+    return FLOATS[kinds.pop()] if len(kinds) == 1 else None
 
 
 def _modelopt(made: Translation, engine: str, draft: Config, target: Config) -> None:

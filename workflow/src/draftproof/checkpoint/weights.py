@@ -1,6 +1,6 @@
 """The weights of a checkpoint: one safetensors file or several, found the way the engine finds them.
 
-Headers are read at once and values only when asked for. No pickle is ever opened.
+Headers are read at once and values only when asked for. A pickled file is opened on request alone, see `pickled`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from draftproof.checkpoint.configuration import read_object
+from draftproof.checkpoint.pickled import READ_BY_ENGINE, Scratch, pickled_files, unpickled
 from draftproof.checkpoint.safetensors_header import Tensor, read_header
 from draftproof.errors import InputError
 from draftproof.files import sha256
@@ -24,7 +25,8 @@ from draftproof.files import sha256
 if TYPE_CHECKING:
     import numpy as np
 
-INDEX = "model.safetensors.index.json"
+INDEX, PICKLED_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"
+WHOLE = "model.safetensors"
 PICKLED = {".bin", ".pt", ".pth", ".ckpt"}
 CHUNK_BYTES = 8 << 20
 STORED_AS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -32,54 +34,78 @@ STORED_AS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """``tensors`` by name over all ``files``; ``ignored_files`` lie beside them and the engine does not read them."""
+    """``tensors`` by name over all ``files``; ``ignored_files`` lie beside them and the engine does not read them.
+
+    ``pickled``: the checkpoint's own files, when ``files`` are what was read out of them; these live as long as this.
+    """
 
     files: tuple[Path, ...]
     index: Path | None
     tensors: Mapping[str, Tensor]
     ignored_files: tuple[str, ...] = ()
+    pickled: tuple[Path, ...] = ()
+    scratch: Scratch | None = None
 
 
-def open_weights(path: Path) -> Weights:
+def open_weights(path: Path, *, unpickle: bool = False) -> Weights:
     """Read the headers of a checkpoint directory, or of a single file.
 
-    Raises InputError for anything but complete safetensors: the message names the file and the reason.
+    With `unpickle`, .bin and .pt files are read too, where the engine would, through torch's weights-only loading.
+    Raises InputError for anything but complete weights: the message names the file and the reason.
     """
-    if not path.is_dir():
-        _refuse_pickle([path])
-        return _gather((path,), None)
+    with _collector_paused():
+        if path.is_dir():
+            return _directory(path, unpickle)
+        return _pickled([path], None, unpickle) if path.suffix in PICKLED else _gather((path,))
+
+
+def has_safetensors(path: Path) -> bool:
+    """Return whether a checkpoint's folder holds a weight file at all, whole or not; links count, whereto they lead or not."""
+    return not path.is_dir() or any(path.glob("*.safetensors"))
+
+
+def _directory(path: Path, unpickle: bool) -> Weights:
     index = path / INDEX
     if index.is_file():
-        with _collector_paused():
-            return _indexed(path, index)
+        return _indexed(path, index)
     found = sorted(p for p in path.glob("*.safetensors") if p.is_file() or p.is_symlink())
     # An engine that sees both the vendor's consolidated file and the usual one reads the usual one.
     read = [p for p in found if not p.name.endswith("consolidated.safetensors")]
     if len(found) == 2 and [p.name for p in read] == ["model.safetensors"]:
-        return _gather(tuple(read), None, tuple(p.name for p in found if p not in read))
-    if not found:
-        _refuse_pickle(sorted(p for p in path.iterdir() if p.is_file()))
-        raise InputError(
-            "holds no *.safetensors file",
-            str(path),
-            "Give the folder with config.json and weights.",
-        )
-    return _gather(tuple(found), None)
+        ignored = tuple(p.name for p in found if p not in read)
+        return replace(_gather(tuple(read)), ignored_files=ignored)
+    if found:
+        return _gather(tuple(found))
+    pickled = pickled_files(path) or sorted(p for p in path.iterdir() if p.suffix in PICKLED)
+    if pickled:
+        return _pickled(pickled, path / PICKLED_INDEX, unpickle)
+    raise InputError(
+        "holds no *.safetensors file", str(path), "Give the folder with config.json and weights."
+    )
 
 
-def _refuse_pickle(paths: list[Path]) -> None:
+def _pickled(paths: list[Path], index: Path | None, unpickle: bool) -> Weights:
     for path in paths:
-        if path.suffix in PICKLED:
+        if not unpickle or path.suffix not in READ_BY_ENGINE:
             raise InputError(
                 "is a pickled torch file, which could run any code when opened; it was not opened",
                 str(path),
                 "Save the weights as safetensors where you trust the file.",
             )
+    scratch = Scratch()
+    names = [f"{path.stem}.safetensors" for path in paths] if len(paths) > 1 else [WHOLE]
+    files = tuple(scratch.path / name for name in names)
+    for path, file in zip(paths, files, strict=True):
+        unpickled(path, file)
+    weights = replace(_gather(files), pickled=tuple(paths), scratch=scratch)
+    if index is not None and index.is_file():
+        names_of = dict(zip(files, (path.name for path in paths), strict=True))
+        held = {name: names_of[tensor.path] for name, tensor in weights.tensors.items()}
+        _check_index(index, _weight_map(index, ".bin"), held)
+    return weights
 
 
-def _gather(
-    files: tuple[Path, ...], index: Path | None, ignored_files: tuple[str, ...] = ()
-) -> Weights:
+def _gather(files: tuple[Path, ...]) -> Weights:
     tensors: dict[str, Tensor] = {}
     for file in files:
         found = read_header(file)
@@ -92,7 +118,7 @@ def _gather(
         tensors |= found
     if not tensors:
         raise InputError("holds no tensor", str(files[0]), "Fetch or save the weights again.")
-    return Weights(files=files, index=index, tensors=tensors, ignored_files=ignored_files)
+    return Weights(files=files, index=None, tensors=tensors)
 
 
 @contextmanager
@@ -108,34 +134,42 @@ def _collector_paused() -> Iterator[None]:
 
 
 def _indexed(directory: Path, index: Path) -> Weights:
-    content = read_object(index, "index")
-    mapping = content.get("weight_map")
+    mapping = _weight_map(index, ".safetensors")
+    names = sorted({*mapping.values()})
+    beside = sorted(p.name for p in directory.glob("*.safetensors") if p.name not in names)
+    weights = _gather(tuple(directory / name for name in names))
+    held: dict[str, str] = {}
+    for file, tensors in groupby(weights.tensors.values(), attrgetter("path")):
+        held |= dict.fromkeys(map(attrgetter("name"), tensors), file.name)
+    _check_index(index, mapping, held)
+    return replace(weights, index=index, ignored_files=tuple(beside))
+
+
+def _weight_map(index: Path, suffix: str) -> dict[str, str]:
+    """Return an index's {tensor: file}; raises InputError unless every file is there, beside the index."""
+    mapping = read_object(index, "index").get("weight_map")
     if not isinstance(mapping, dict) or not mapping:
         raise InputError("has no weight_map", str(index), "Fetch the index again.")
-    names = sorted({str(name) for name in mapping.values()})
-    for name in names:
-        if name != Path(name).name or not name.endswith(".safetensors") or len(name) > 255:
-            raise InputError(f"names {name[:200]!r}, no safetensors file beside it", str(index))
-        if not (directory / name).is_file():
+    for name in sorted({str(name) for name in mapping.values()}):
+        if name != Path(name).name or not name.endswith(suffix) or len(name) > 255:
+            raise InputError(f"names {name[:200]!r}, no {suffix[1:]} file beside it", str(index))
+        if not (index.parent / name).is_file():
             raise InputError(
                 f"names {name}, which is missing", str(index), "Fetch the missing file."
             )
-    beside = sorted(p.name for p in directory.glob("*.safetensors") if p.name not in names)
-    weights = _gather(tuple(directory / name for name in names), index, tuple(beside))
+    return mapping
+
+
+def _check_index(index: Path, mapping: Mapping[str, str], held: Mapping[str, str]) -> None:
+    """Raise InputError unless the index says of every tensor which file really holds it."""
+    if held == mapping:
+        return
     stale = "Fetch the index and the weights again; they are not of one checkpoint."
-    names_of = {str(path): path.name for path in weights.files}
-    held: dict[str, str] = {}
-    for file, tensors in groupby(weights.tensors.values(), attrgetter("path")):
-        held |= dict.fromkeys((tensor.name for tensor in tensors), names_of[str(file)])
-    if held != mapping:
-        for tensor, file in mapping.items():
-            if held.get(tensor) != file:
-                raise InputError(
-                    f"says that {file!r} holds {tensor!r}; it does not", str(index), stale
-                )
-        unnamed = next(tensor for tensor in held if tensor not in mapping)
-        raise InputError(f"does not name the tensor {unnamed!r}", str(index), stale)
-    return weights
+    for tensor, file in mapping.items():
+        if held.get(tensor) != file:
+            raise InputError(f"says that {file!r} holds {tensor!r}; it does not", str(index), stale)
+    unnamed = next(tensor for tensor in held if tensor not in mapping)
+    raise InputError(f"does not name the tensor {unnamed!r}", str(index), stale)
 
 
 def read_array(tensor: Tensor) -> np.ndarray[Any, Any]:
@@ -175,6 +209,7 @@ def stored_chunks(tensor: Tensor) -> Iterator[np.ndarray[Any, Any]]:
 
 def checkpoint_digest(config: Path, weights: Weights) -> str:
     """Return one SHA-256 over names and contents of config.json, the index and the weight files."""
-    files = [config, *([weights.index] if weights.index else []), *weights.files]
+    own = weights.pickled or weights.files
+    files = [config, *([weights.index] if weights.index else []), *own]
     lines = "".join(f"{sha256(file)}  {file.name}\n" for file in files)
     return hashlib.sha256(lines.encode()).hexdigest()

@@ -31,18 +31,28 @@ def counters_of(histogram: Sequence[int]) -> Counters:
     )
 
 
-def offline_counters(accuracy: Mapping[str, Any], steps: int) -> dict[str, Counters]:
-    """Return the walk's counters by sample id; raises InputError when it was not walked with so many steps."""
-    if str(steps) not in accuracy["walk"]:
+def walk_of(accuracy: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
+    """Return the name of the walk that a server's shape is compared with, in ``walk`` or ``trees``.
+
+    A tree that was not scored is put beside the chain of as many steps.
+    """
+    tree = f"{spec['steps']},{spec['topk']},{spec['draft_tokens']}"
+    return tree if spec["topk"] > 1 and tree in accuracy["trees"] else str(spec["steps"])
+
+
+def offline_counters(accuracy: Mapping[str, Any], walk: str) -> dict[str, Counters]:
+    """Return a walk's counters by sample id; raises InputError when there is no such walk."""
+    part = "trees" if "," in walk else "walk"
+    if walk not in accuracy[part]:
         raise InputError(
-            f"the walk was made with {', '.join(accuracy['walk'])} steps, the server drafts {steps}",
+            f"the walk was made with {', '.join(accuracy['walk'])} steps, the server drafts {walk}",
             "accuracy/accuracy.json",
-            f"Run the stage `accuracy` with --steps {steps} or more.",
+            f"Run the stage `accuracy` with --steps {walk} or more.",
         )
     return {
-        request["id"]: counters_of(request["walk"][str(steps)])
+        request["id"]: counters_of(request[part][walk])
         for request in accuracy["requests"]
-        if str(steps) in request["walk"]
+        if walk in request[part]
     }
 
 
@@ -82,14 +92,9 @@ def summary(counters: Sequence[Counters]) -> dict[str, Any]:
 
 
 def agreement(
-    offline: Mapping[str, Any], served: Mapping[str, Any], gap: tuple[float, float], topk: int
+    offline: Mapping[str, Any], served: Mapping[str, Any], gap: tuple[float, float]
 ) -> str:
-    """Return agree, differ, undecided (beyond the tolerance, within the noise) or not-comparable (a tree).
-
-    The walk simulates a chain; a tree (topk > 1) tries more drafts per step and accepts at least as many.
-    """
-    if topk > 1:
-        return "not-comparable"
+    """Return agree, differ or undecided (beyond the tolerance, within the noise)."""
     ratio = served["accept_length"] / offline["accept_length"] - 1
     if abs(ratio) <= AGREE_RATIO:
         return "agree"
@@ -102,7 +107,8 @@ def compare(accuracy: Mapping[str, Any], cell: Cell, others: Sequence[Cell]) -> 
     Raises InputError when the walk has no sample or no step count in common with the cell.
     """
     spec = cell.data["spec"]
-    walked, records = offline_counters(accuracy, spec["steps"]), cell.records()
+    walk = walk_of(accuracy, spec)
+    walked, records = offline_counters(accuracy, walk), cell.records()
     common = [identity for identity in records if identity in walked]
     if not common:
         raise InputError(
@@ -124,6 +130,7 @@ def compare(accuracy: Mapping[str, Any], cell: Cell, others: Sequence[Cell]) -> 
         "server": cell.server,
         "cell": cell.name,
         "steps": spec["steps"],
+        "walk": walk,
         "requests": len(common),
         "unpaired": len(set(records) ^ set(walked)),
         "offline": offline,
@@ -131,9 +138,11 @@ def compare(accuracy: Mapping[str, Any], cell: Cell, others: Sequence[Cell]) -> 
         "difference_ratio": served["accept_length"] / offline["accept_length"] - 1,
         "difference_ci95": list(gap),
         "total_variation": total_variation(offline["histogram"], served["histogram"]),
-        "agreement": agreement(offline, served, gap, spec["topk"]),
+        "agreement": "not-comparable"
+        if spec["topk"] > 1 and "," not in walk
+        else agreement(offline, served, gap),
         "bins": bins(offline["histogram"], served["histogram"]),
-        "others": [other_cell(each, offline["histogram"]) for each in others],
+        "others": [other_cell(each, accuracy) for each in others],
     }
 
 
@@ -143,14 +152,17 @@ def bins(offline: Sequence[int], served: Sequence[int]) -> list[dict[str, int]]:
     return [{"accepted": m, "offline": a, "served": b} for m, (a, b) in enumerate(pairs)]
 
 
-def other_cell(cell: Cell, offline: Sequence[int]) -> dict[str, Any]:
-    """Return how another speculative cell compares with the same walk."""
+def other_cell(cell: Cell, accuracy: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how another speculative cell compares with the walk of its own shape."""
     spec = cell.data["spec"]
+    walked = offline_counters(accuracy, walk_of(accuracy, spec))
     return {
         "cell": cell.name,
         "steps": spec["steps"],
         "requests": cell.data["requests"]["done"],
         "accept_length": spec["accept_length"],
         "ci95": spec["ci95"],
-        "total_variation": total_variation(offline, spec["histogram"]),
+        "total_variation": total_variation(
+            pool(list(walked.values())).histogram, spec["histogram"]
+        ),
     }

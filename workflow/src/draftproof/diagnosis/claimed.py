@@ -8,7 +8,14 @@ from typing import Any
 
 from draftproof.errors import ConfigError
 
-KINDS = ("marginal", "conditional", "cumulative", "accept_length")
+# What a claim of each kind is measured by: trainers feed the target's own tokens at every step (EAGLE and SpecForge acc_i,
+# speculators full_acc_i and cond_acc_i), which only the marginal notices.
+MEASURED = {
+    "marginal": ("teacher_forced", "count"),
+    "conditional": ("conditional", "conditional_count"),
+    "cumulative": ("cumulative", "cumulative_count"),
+}
+KINDS = (*MEASURED, "accept_length")
 WHERE = "--claimed"
 
 
@@ -43,32 +50,37 @@ def assess(claim: Mapping[str, Any], accuracy: Mapping[str, Any], steps: int) ->
     """Return the claim with what it implies at `steps` and what was measured offline of the same kind.
 
     A step's acceptance is taken to hold for every step (cumulative: its step-th root). `implied_in_vocabulary` is the
-    accept length if the claim counted only tokens inside the draft's vocabulary.
+    accept length if the claim counted only tokens inside the draft's vocabulary, as speculators and Model-Optimizer do;
+    `measured_in_vocabulary` is the measurement that counts those only.
     """
     value, kind, step = claim["value"], claim["kind"], claim["step"]
     if kind == "accept_length":
-        implied, measured, count = (
-            value,
-            accuracy["walk"][str(steps)]["accept_length"],
-            accuracy["samples"],
-        )
-    else:
-        p = value ** (1 / step) if kind == "cumulative" else value
-        implied = geometric(p, steps)
-        row = next((row for row in accuracy["steps"] if row["k"] == step), None)
-        measured = None if row is None else row[kind]
-        count = 0 if row is None else row["count"]
-    result: dict[str, Any] = {
-        **claim,
-        "steps": steps,
-        "implied_accept_length": implied,
-        "measured_offline": measured,
-        "measured_count": count,
+        measured = {
+            "implied_accept_length": value,
+            "measured_offline": accuracy["walk"][str(steps)]["accept_length"],
+            "measured_count": accuracy["samples"],
+        }
+        return {**claim, "steps": steps, **measured}
+    p = value ** (1 / step) if kind == "cumulative" else value
+    result = {**claim, "steps": steps, "implied_accept_length": geometric(p, steps)}
+    if accuracy["coverage"] < 1:
+        result["implied_in_vocabulary"] = geometric(p * accuracy["coverage"], steps)
+    row = next((row for row in accuracy["steps"] if row["k"] == step), None)
+    return result | measured_as(kind, row)
+
+
+def measured_as(kind: str, row: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what was measured of a kind at a step, over all tokens and over those in the draft's vocabulary."""
+    if row is None:
+        return {"measured_offline": None, "measured_count": 0}
+    name, counter = MEASURED[kind]
+    within = row["in_vocabulary"]
+    return {
+        "measured_offline": row[name],
+        "measured_count": row[counter],
+        "measured_in_vocabulary": within[name],
+        "measured_in_vocabulary_count": within[counter],
     }
-    coverage = accuracy["coverage"]
-    if kind != "accept_length" and coverage < 1:
-        result["implied_in_vocabulary"] = geometric(p * coverage, steps)
-    return result
 
 
 def sentence(claim: Mapping[str, Any], coverage: float) -> str:
@@ -88,9 +100,19 @@ def sentence(claim: Mapping[str, Any], coverage: float) -> str:
             f", or {claim['implied_in_vocabulary']:.2f} if the claim counted only tokens in the draft's vocabulary "
             f"({coverage:.1%} of the target's text)"
         )
-    measured = claim["measured_offline"]
-    return f"{text}. " + (
-        "This kind was not measured offline at that step."
-        if measured is None
-        else f"Measured offline, same kind and step: {measured:.3f} ({claim['measured_count']} positions)."
+    return f"{text}. {measurement(claim)}"
+
+
+def measurement(claim: Mapping[str, Any]) -> str:
+    """Return what was measured of the claim's kind, in words."""
+    measured, within = claim["measured_offline"], claim.get("measured_in_vocabulary")
+    if measured is None:
+        return "This kind was not measured offline at that step."
+    forced = ", fed the target's own tokens as in training" if claim["kind"] == "marginal" else ""
+    text = f"Measured offline, same kind and step{forced}: {measured:.3f} ({claim['measured_count']} positions)"
+    if within is None or within == measured:
+        return f"{text}."
+    return (
+        f"{text}, and {within:.3f} over the target's tokens in the draft's vocabulary"
+        f" ({claim['measured_in_vocabulary_count']})."
     )

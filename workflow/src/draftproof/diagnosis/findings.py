@@ -10,7 +10,7 @@ wiring.wrong-pairing          they fit states and tokens paired one off
 wiring.wrong-embedding        they fit the draft's own embedding, which the engine replaces
 acceptance.served-differs     the engine accepts another number of drafts than the walk predicts
 acceptance.undecided          they differ by more than the tolerance, within the noise
-acceptance.tree               a tree was served; the walk predicts a chain
+acceptance.tree               a tree was served that was not scored
 acceptance.guesses-nothing    hardly any draft token is accepted, offline and served
 acceptance.other-prompts      some requests were only walked, or only served
 outputs.not-lossless          speculation changes the text
@@ -27,8 +27,7 @@ from typing import Any
 
 from draftproof.diagnosis.outputs import different_from_baseline
 from draftproof.diagnosis.results import Cell
-from draftproof.diagnosis.speed import BOUND_SLACK
-from draftproof.diagnosis.verdict import GUESSES_NOTHING, boundaries, cure
+from draftproof.diagnosis.verdict import GUESSES_NOTHING, boundaries, cure, faster_than_possible
 
 Finding = dict[str, Any]
 CLAIM_SLACK = 0.02
@@ -102,8 +101,8 @@ def acceptance_findings(acceptance: Mapping[str, Any]) -> Iterator[Finding]:
             "acceptance.tree",
             "info",
             acceptance["cell"],
-            "a tree was served (topk > 1); the walk predicts a chain and is at most a lower bound",
-            "Serve with speculative-eagle-topk 1 to compare.",
+            "a tree was served (topk > 1) that was not scored; a chain of as many steps is no prediction of it",
+            "Run the stage `accuracy` again with the server's --tree STEPS,TOPK,TOKENS.",
             **figures,
         )
     if max(figures["offline"], figures["served"]) < GUESSES_NOTHING:
@@ -180,13 +179,13 @@ def speed_findings(speed: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
         subject = f"{row['server']} at concurrency {row['concurrency']}"
         low, high = row["speedup_ci95"]
         interval = f"{row['speedup']:.2f} times as fast ({low:.2f} to {high:.2f}, {row['requests']} requests)"
-        if row["speedup"] > BOUND_SLACK * row["accept_length"]:
+        if faster_than_possible(row):
             yield finding(
                 "speed.impossible",
                 "error",
                 subject,
                 f"{interval}, more than its accept length {row['accept_length']:.2f} allows: the baseline is too slow",
-                "Measure the baseline again, alone on the machine and with the same flags.",
+                "Delete the cells of both servers in benchmark/ and measure again, alone on the machine, with equal flags.",
             )
         if row["outcome"] == "does-not-pay":
             yield finding(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from draftproof.diagnosis.outputs import different_from_baseline
+from draftproof.diagnosis.speed import BOUND_SLACK
 
 GUESSES_NOTHING = 1.05
 """Below this accept length hardly any draft token is accepted."""
@@ -79,6 +80,8 @@ def speed_sentence(speed: Sequence[Mapping[str, Any]], server: str) -> str:
     rows = [row for row in speed if row["server"] == server]
     if not rows:
         return "Speed was not compared: no valid baseline at the same concurrency."
+    impossible = [row for row in rows if faster_than_possible(row)]
+    rows = [row for row in rows if not faster_than_possible(row)]
     groups = [
         (words, [row for row in rows if row["outcome"] == name])
         for name, words in (
@@ -88,7 +91,19 @@ def speed_sentence(speed: Sequence[Mapping[str, Any]], server: str) -> str:
         )
     ]
     said = [f"{words} at concurrency {loads(group)}" for words, group in groups if group]
-    return f"On this machine it {'; it '.join(said)}."
+    sentences = [f"On this machine it {'; it '.join(said)}."] if said else []
+    if impossible:
+        claims = " and ".join(
+            f"{row['concurrency']} ({row['speedup']:.2f} times as fast at accept length {row['accept_length']:.2f})"
+            for row in impossible
+        )
+        sentences.append(f"The speed is not believable at concurrency {claims}: measure again.")
+    return " ".join(sentences)
+
+
+def faster_than_possible(row: Mapping[str, Any]) -> bool:
+    """Return whether a speedup is above the accept length, its bound when a verify step costs no more than a plain one."""
+    return bool(row["speedup"] > BOUND_SLACK * row["accept_length"])
 
 
 def loads(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -57,7 +57,7 @@ def by_step(accuracy: Mapping[str, Any]) -> str:
     """Return marginal and cumulative acceptance by draft step, with 95 % intervals."""
     import matplotlib as mpl
 
-    rows = accuracy["steps"]
+    rows = [row for row in accuracy["steps"] if row["count"]]
     with mpl.rc_context(SETTINGS):
         figure, (axes,) = new_figure()
         for kind, colour, mark in (("marginal", THIRD, "s--"), ("cumulative", FIRST, "o-")):

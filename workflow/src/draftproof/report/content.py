@@ -121,7 +121,7 @@ def categories(
     folder: Path, accuracy: Mapping[str, Any], diagnosis: Mapping[str, Any] | None
 ) -> list[dict[str, Any]]:
     """Return accept length by category, offline and served, with counts."""
-    steps = diagnosis["acceptance"]["steps"] if diagnosis else max(map(int, accuracy["walk"]))
+    steps = diagnosis["acceptance"]["walk"] if diagnosis else max(accuracy["walk"], key=int)
     walked = offline_counters(accuracy, steps)
     served: dict[str, Counters] = {}
     if diagnosis:

@@ -95,10 +95,14 @@ def accuracy(data: Result, wiring: Result | None) -> Described:
     for row in data["steps"]:
         metrics += [
             (f"acceptance/{kind}", row[kind], row["k"])
-            for kind in ("marginal", "conditional", "cumulative")
+            for kind in ("marginal", "conditional", "cumulative", "teacher_forced")
         ]
     metrics += [
         ("walk/accept_length", walk["accept_length"], int(k)) for k, walk in data["walk"].items()
+    ]
+    metrics += [
+        (f"tree/accept_length/{shape.replace(',', '-')}", tree["accept_length"], 0)
+        for shape, tree in data["trees"].items()
     ]
     if wiring:
         best = wiring["best"]

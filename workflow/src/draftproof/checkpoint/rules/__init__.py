@@ -2,7 +2,10 @@
 
 from draftproof.checkpoint.rules import (
     config,
+    kinds,
     meaning,
+    parallel,
+    pickled,
     rope,
     target,
     tensors,
@@ -14,7 +17,10 @@ from draftproof.checkpoint.rules import (
 
 __all__ = [
     "config",
+    "kinds",
     "meaning",
+    "parallel",
+    "pickled",
     "rope",
     "target",
     "tensors",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from draftproof.checkpoint.configuration import FLAGS, SIZES, is_size, size
 from draftproof.checkpoint.configuration import architecture as named_architecture
+from draftproof.checkpoint.configuration import size, written_architecture
 from draftproof.checkpoint.dialect import OTHERS
 from draftproof.checkpoint.effective import derive
 from draftproof.checkpoint.findings import Fault, rule
 from draftproof.checkpoint.layout import HEAD
 from draftproof.checkpoint.pair import Pair
+
+EAGLE3 = "eagle3"
 
 
 @rule("draft.not-eagle3", "error", "models/llama_eagle3.py, LlamaModel.__init__")
@@ -70,7 +73,14 @@ def _read_otherwise(pair: Pair) -> list[str]:
     """Return what the engine would make otherwise of the config as it stands, ids of layers above all."""
     if pair.dialect.name != "modelopt":
         return []
-    as_it_is = derive(pair.engine, pair.reader, pair.source, pair.target, pair.weights.tensors)
+    as_it_is = derive(
+        pair.engine,
+        pair.reader,
+        pair.source,
+        pair.target,
+        pair.weights.tensors,
+        pair.effective.algorithm.value,
+    )
     pairs = (("boundaries", as_it_is.boundaries, pair.effective.boundaries),)
     return [
         f"{name} {one.value}, not {two.value}" for name, one, two in pairs if one.value != two.value
@@ -79,28 +89,46 @@ def _read_otherwise(pair: Pair) -> list[str]:
 
 @rule("config.architecture", "warning", "models/registry.py; models/*_eagle3.py, EntryClass")
 def architecture(pair: Pair) -> Iterator[Fault]:
-    """The architecture is none of the engine's EAGLE-3 drafts, though the tensors are; `convert` writes the right one."""
+    """The architecture is none of the engine's EAGLE-3 drafts, though the tensors are, or no list; `convert` writes the right one."""
     known = pair.facts["draft_architectures"]
     named = named_architecture(pair.source)
     if not pair.dialect.eagle3 or pair.dialect.name == "speculators" or named in known:
         return
     right = pair.effective.architecture.value
+    alone = named is None and written_architecture(pair.source) is not None
     yield Fault(
         subject="architectures",
-        message=f"the engine has no EAGLE-3 draft called {named}; the tensors are those of {right}",
+        message="architectures is a name alone, of which the engine reads single letters; it must be a list"
+        if alone
+        else f"the engine has no EAGLE-3 draft called {named}; the tensors are those of {right}",
         evidence={"architectures": pair.source.get("architectures"), "known": sorted(known)},
         fix=f'Serve what draftproof convert writes, or write "architectures": ["{right}"].',
     )
 
 
-@rule("config.model-type", "error", "transformers AutoConfig: needs model_type")
-def model_type(pair: Pair) -> Iterator[Fault]:
-    """model_type is missing, so transformers cannot read the config."""
-    if pair.dialect.eagle3 and not pair.draft.get("model_type"):
+@rule(
+    "draft.algorithm",
+    "warning",
+    "speculative/eagle_worker_v2.py, init_lm_head: with EAGLE fc is passed over and the head replaced",
+    layout=True,
+)
+def algorithm(pair: Pair) -> Iterator[Fault]:
+    """The checkpoint calls itself a draft of another algorithm than its tensors are; the engine does not notice."""
+    block = pair.source.get("speculators_config")
+    labels = {
+        "speculators_config.algorithm": block.get("algorithm") if isinstance(block, dict) else None,
+        "speculators_model_type": pair.source.get("speculators_model_type"),
+    }
+    right = pair.effective.algorithm.value
+    for key, label in labels.items():
+        if label is None or re.sub(r"[^a-z0-9]", "", str(label).lower()) == EAGLE3:
+            continue
         yield Fault(
-            subject="model_type",
-            message="model_type is missing; the engine cannot read the config without it",
-            fix='Write "model_type": "llama".',
+            subject=key,
+            message=f"{key} is {str(label)[:60]!r}, but the tensors are an EAGLE-3 draft's; under another algorithm"
+            " the engine fails or, without a word, accepts nothing",
+            evidence={key: label, "algorithm": right},
+            fix=f"Serve it with --speculative-algorithm {right}; if the label is right, these are not its weights.",
         )
 
 
@@ -115,49 +143,6 @@ def layers(pair: Pair) -> Iterator[Fault]:
             evidence={"num_hidden_layers": count, "most": most},
             fix="Write the number of layers that the weights have.",
         )
-
-
-@rule(
-    "config.layer-types", "error", "transformers PreTrainedConfig.validate_layer_type", layout=True
-)
-def layer_types(pair: Pair) -> Iterator[Fault]:
-    """layer_types does not name one kind per layer, as when it was copied from the target."""
-    kinds, count = pair.draft.get("layer_types"), pair.effective.num_hidden_layers.value
-    if isinstance(kinds, list) and count and len(kinds) != count:
-        yield Fault(
-            subject="layer_types",
-            message=f"layer_types names {len(kinds)} layers, the draft has {count}: the config is refused",
-            evidence={"layer_types": kinds[:8], "num_hidden_layers": count},
-            fix="Leave out what was copied from the target, or name the draft's own layers.",
-        )
-
-
-@rule("config.not-a-size", "error", "transformers LlamaConfig (strict types)", layout=True)
-def not_a_size(pair: Pair) -> Iterator[Fault]:
-    """A size is no positive whole number."""
-    for key in (*SIZES, *pair.reader["latent_sizes"]):
-        value = pair.draft.get(key)
-        if value is not None and not is_size(value, key):
-            yield Fault(
-                subject=key,
-                message=f"{key} is {str(value)[:60]!r}, not a positive whole number",
-                evidence={key: value},
-                fix="Write the number the weights have.",
-            )
-
-
-@rule("config.not-a-flag", "error", "transformers LlamaConfig (strict types)", layout=True)
-def not_a_flag(pair: Pair) -> Iterator[Fault]:
-    """A switch is neither true nor false."""
-    for key in FLAGS:
-        value = pair.draft.get(key)
-        if value is not None and not isinstance(value, bool):
-            yield Fault(
-                subject=key,
-                message=f"{key} is {str(value)[:60]!r}, not true or false",
-                evidence={key: value},
-                fix="Write true or false.",
-            )
 
 
 @rule("config.heads", "error", "transformers LlamaConfig.validate_architecture", layout=True)

@@ -132,6 +132,52 @@ def modelopt(pair: Pair) -> Iterator[Fault]:
 
 
 @rule(
+    "norms.bare-head",
+    "error",
+    "SpecForge modeling/draft/llama3_eagle.py, compute_logits; the engine always norms before the head",
+)
+def bare_head(pair: Pair) -> Iterator[Fault]:
+    """SpecForge's norm_output false trains the head on states without the final norm, which the engine always applies."""
+    if pair.dialect.name == "specforge" and pair.source.get("norm_output") is False:
+        yield Fault(
+            subject="norm_output",
+            message="the head was trained on states without the final norm, which the engine puts before every head",
+            evidence={"norm_output": False},
+            fix="Train with norm_output true (SpecForge's default).",
+        )
+
+
+@rule(
+    "meaning.modelopt-first-norm",
+    "warning",
+    "Model-Optimizer 0.47.0 modeling_eagle.py: the layer norms what its hook on attention norms again",
+    layout=True,
+)
+def modelopt_first_norm(pair: Pair) -> Iterator[Fault]:
+    """Model-Optimizer norms the state with input_layernorm before hidden_norm; every engine with hidden_norm alone.
+
+    The two are the same while all values of input_layernorm are equal, as before training. Versions before
+    ``parallel_draft_step`` appeared in the config did not do so.
+    """
+    first = pair.tensor("layers.0.input_layernorm.weight")
+    nested = eagle_config(pair.source)
+    if pair.dialect.name != "modelopt" or "parallel_draft_step" not in nested or first is None:
+        return
+    if not pair.scans[first.name].constant:
+        yield Fault(
+            subject=first.name,
+            message="Model-Optimizer trained the state normed twice, with input_layernorm's weights too; the engine"
+            " norms it once",
+            evidence={
+                "trained": "hidden_norm(input_layernorm(state))",
+                "served": "hidden_norm(state)",
+            },
+            fix="Compare acceptance with training's; what is lost comes back by training on with a trainer that norms"
+            " once (SpecForge, speculators).",
+        )
+
+
+@rule(
     "meaning.attention-bias",
     "error",
     "models/llama.py, LlamaAttention.__init__ (o_proj: attention_bias or bias)",

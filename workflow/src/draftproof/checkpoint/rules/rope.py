@@ -9,9 +9,19 @@ from draftproof.checkpoint.configuration import Config, context_length, size
 from draftproof.checkpoint.effective import rope_of
 from draftproof.checkpoint.findings import Fault, rule
 from draftproof.checkpoint.pair import Pair
+from draftproof.checkpoint.rules.kinds import is_number, shown
 
 READ = "transformers/modeling_rope_utils.py; sglang models/llama.py, LlamaDecoderLayer.__init__"
 EAGLE_THETA = 10000.0
+LISTS = ("short_factor", "long_factor")
+OPTIONAL = (
+    "original_max_position_embeddings",
+    "attention_factor",
+    "attn_factor",
+    "beta_fast",
+    "beta_slow",
+    "extrapolation_factor",
+)
 KEYS = ("rope_theta", "rope_parameters", "rope_scaling")
 
 
@@ -26,6 +36,64 @@ def kind(pair: Pair) -> Iterator[Fault]:
             evidence={"known": known},
             fix="Write the type the draft was trained with.",
         )
+
+
+@rule("rope.theta", "error", f"{READ}; layers/rotary_embedding/base.py", layout=True)
+def theta(pair: Pair) -> Iterator[Fault]:
+    """rope_theta is no number above zero: the engine fails on it, or every angle becomes NaN."""
+    found = _written_theta(pair.draft)
+    if found is not None:
+        key, value = found
+        if not is_number(value) or value <= 0:
+            yield Fault(
+                subject=key,
+                message=f"{key} is {shown(value)}, not a number above zero",
+                evidence={key: value},
+                fix="Write the theta the draft was trained with.",
+            )
+
+
+@rule(
+    "rope.numbers",
+    "error",
+    "transformers/modeling_rope_utils.py, validate_rope; layers/rotary_embedding/factory.py, get_rope",
+    layout=True,
+)
+def numbers(pair: Pair) -> Iterator[Fault]:
+    """A rotary scaling lacks a number it needs, or has something else in its place: the engine fails or computes NaN."""
+    rope = pair.effective.rope.value
+    block, needed = rope["scaling"] or {}, pair.facts["rope_needs"].get(rope["type"], [])
+    for key in (*needed, *(key for key in OPTIONAL if block.get(key) is not None)):
+        value = block.get(key)
+        wanted = "a list of numbers above zero" if key in LISTS else "a number above zero"
+        if not _above_zero(value if key in LISTS else [value]):
+            yield Fault(
+                subject=f"rope_scaling.{key}",
+                message=f"{key} of rope type {rope['type'][:20]} is {shown(value)}, not {wanted}"
+                if key in block
+                else f"rope type {rope['type'][:20]} needs {key}, which is missing",
+                evidence={"rope": block, "needed": needed},
+                fix="Write the scaling the draft was trained with.",
+            )
+
+
+def _above_zero(values: object) -> bool:
+    return (
+        isinstance(values, list)
+        and len(values) > 0
+        and all(is_number(value) and value > 0 for value in values)
+    )
+
+
+def _written_theta(config: Config) -> tuple[str, Any] | None:
+    """Return the key and value that theta is taken from, or None when the config leaves it to the default."""
+    block = config.get("rope_scaling") or config.get("rope_parameters")
+    for place in (block, config):
+        if isinstance(place, Mapping) and "rope_theta" in place:
+            return "rope_theta" if place is config else "rope_parameters.rope_theta", place[
+                "rope_theta"
+            ]
+    return None
 
 
 @rule("rope.missing", "warning", READ, layout=True)
