@@ -32,12 +32,12 @@ demo: install ## the whole chain: real SGLang, CPU, about 10 minutes
 
 demo-miswired: install ## a draft served with other layers than it was trained on: the verdict, then the corrected run, about 20 minutes
 	python workflow/demo/miswired.py --out results/models/demo-miswired
-	snakemake --quiet rules --configfile config.yaml --config $(call miswired,demo-miswired) -- results/demo-miswired/diagnosis.json
+	snakemake --quiet rules --configfile config.yaml workflow/demo/miswired.yaml --config $(call miswired,demo-miswired) -- results/demo-miswired/diagnosis.json
 	python workflow/demo/miswired.py --out results/models/demo-corrected --wiring results/demo-miswired/accuracy/wiring.json
-	snakemake --quiet rules --configfile config.yaml --config $(call miswired,demo-corrected) -- results/demo-corrected/diagnosis.json
+	snakemake --quiet rules --configfile config.yaml workflow/demo/miswired.yaml --config $(call miswired,demo-corrected) -- results/demo-corrected/diagnosis.json
 	@for each in demo-miswired demo-corrected; do echo; echo "$$each:"; sed -n 3p results/$$each/diagnosis.md; done
 
-miswired = experiment=$(1) 'draft={path: results/models/$(1)}' 'benchmark={concurrency: [1], warmup_requests: 2}'
+miswired = experiment=$(1) 'draft={path: results/models/$(1)}'
 
 demo-draft: install ## train the demo draft again (about two hours)
 	snakemake --quiet -- results/models/smollm2-135m-instruct/config.json

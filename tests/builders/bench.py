@@ -22,6 +22,8 @@ LAYERS = 8
 # 2, N/2, N-3: what every trainer and the engine take when nobody says otherwise.
 BOUNDARIES = (2, 4, 5)
 TIMEOUT_S = 850
+TEXT = "the quick brown fox jumps over the lazy dog 0123456789 "
+ASKED = tuple(TEXT[i : i + 12 + 3 * i] for i in range(8))
 FLAGS = {
     "dtype": "float32",
     "max-total-tokens": 4096,
@@ -84,12 +86,13 @@ def draftproof(*arguments: object) -> None:
 class Bench:
     """Drafts are made of the target's own tensors, converted, scored and served; texts are captured once."""
 
-    def __init__(self, folder: Path, target: Path, *, latent: bool = False) -> None:
+    def __init__(
+        self, folder: Path, target: Path, *, latent: bool = False, asked: Sequence[str] = ASKED
+    ) -> None:
         self.folder, self.target = folder, target
         self.capture = folder / "capture"
         self.prompts = folder / "prompts.jsonl"
-        text = "the quick brown fox jumps over the lazy dog 0123456789 "
-        asked = (text[i : i + 12 + 3 * i] for i in range(8))
+        self.requests = len(asked)
         self.prompts.write_text(
             "".join(
                 json.dumps({"messages": [{"role": "user", "content": each}]}) + "\n"
@@ -162,7 +165,7 @@ class Bench:
         cells = [read_result(store / f"it-c{n}" / "cell.json", "cell") for n in concurrency]
         for cell in cells:
             assert (cell["status"], cell["reasons"]) == ("valid", [])
-            assert cell["same_text_as_capture"] == 8
+            assert cell["same_text_as_capture"] == self.requests
         return [cell["spec"]["histogram"] for cell in cells]
 
     def outcome(self, path: Path, draft: Path, shape: Shape) -> Outcome:
