@@ -12,12 +12,29 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from draftproof.accuracy.load import load_draft
+from draftproof.accuracy.wiring_readings import (
+    ResidualBehindNorm,
+    configured_reading,
+    feedback,
+    norm_flags,
+    ropes,
+    with_boundaries,
+)
+from draftproof.checkpoint.pair import read_pair
 from draftproof.cli import main
 from draftproof.files import read_result
+from tests.builders.tiny_models import tiny_deepseek_target, tiny_draft, tiny_llama_target
+from tests.unit.accuracy.conftest import ENGINE
 from tests.unit.accuracy.naive import NaiveDraft
 from tests.unit.accuracy.spoken import spoken_capture
 
 BOUNDARIES = (2, 3, 5)
+LLAMA3 = {
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 IDS = "eagle_aux_hidden_state_layer_ids"
 
 
@@ -319,3 +336,67 @@ def test_what_the_capture_does_not_hold_is_said(make_draft, target, tmp_path) ->
     assert not found["significant"]
     tried = {tuple(each["boundaries"]) for each in found["screened"]}
     assert {number for boundaries in tried for number in boundaries} == {0, 2, 3, 5}
+
+
+def test_boundaries_that_the_engine_cannot_be_told_say_so(tmp_path) -> None:
+    other = tiny_deepseek_target(tmp_path / "target")
+    pair = read_pair(tiny_draft(tmp_path / "draft", other, fit=False), other, ENGINE)
+    base = configured_reading(pair, load_draft(pair))
+    assert with_boundaries(base, (1,), "one").setting(pair.draft).startswith("none: boundary 1")
+    both = with_boundaries(next(feedback(base)), (1,), "one").setting(pair.draft)
+    assert both.startswith("none: boundary 1")
+    assert both.endswith('; and set "norm_output": true')
+
+
+@pytest.mark.parametrize(
+    ("config", "label", "setting"),
+    [
+        (
+            {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "rope_theta": 500.0} | LLAMA3},
+            "no rope scaling",
+            '"rope_scaling": null, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}',
+        ),
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
+            "the target's rope theta 10000",
+            '"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}',
+        ),
+    ],
+    ids=["scaling off", "theta inside rope_parameters"],
+)
+def test_rope_settings_are_lines_that_the_engine_reads(
+    make_draft, target, config, label, setting
+) -> None:
+    pair = read_pair(make_draft(config), target, ENGINE)
+    base = configured_reading(pair, load_draft(pair))
+    (found,) = (each for each in ropes(base) if each.label == label)
+    assert found.setting(pair.draft) == setting
+    again = read_pair(make_draft(config | json.loads(f"{{{setting}}}")), target, ENGINE)
+    assert again.effective.rope.value == found.pair.effective.rope.value
+    assert again.effective.rope.value != pair.effective.rope.value
+
+
+def test_the_targets_rope_scaling_is_tried(make_draft, tmp_path) -> None:
+    scaling = {"rope_type": "llama3", "factor": 8.0} | LLAMA3
+    scaled = tiny_llama_target(tmp_path / "scaled", config={"rope_scaling": scaling})
+    pair = read_pair(make_draft(), scaled, ENGINE)
+    base = configured_reading(pair, load_draft(pair))
+    (found,) = (r for r in ropes(base) if r.label == "the target's rope theta and scaling")
+    now = found.pair.effective.rope.value
+    assert (now["type"], now["theta"], now["scaling"]["factor"]) == ("llama3", 10000.0, 8.0)
+    assert not torch.equal(
+        found.draft.layers[0].attention.rotary.inverse,
+        base.draft.layers[0].attention.rotary.inverse,
+    )
+
+
+def test_differences_are_kept_when_more_are_added(make_draft, target) -> None:
+    """A changed config builds the draft anew: what no config line says must survive it."""
+    pair = read_pair(make_draft(), target, ENGINE)
+    base = configured_reading(pair, load_draft(pair))
+    (residual,) = (each for each in norm_flags(base) if "residual" in each.label)
+    both = next(feedback(residual))
+    assert both.kinds == ("norms", "feedback")
+    assert isinstance(both.draft.layers[0], ResidualBehindNorm)
+    assert both.draft.norm_output
+    assert not [each for each in norm_flags(both) if "residual" in each.label[len(both.label) :]]
