@@ -284,9 +284,12 @@ def accuracy(folder: Path, truth: Truth, texts: dict[str, list[int]]) -> None:
 
 
 def wiring(truth: Truth, walk: dict[str, Any]) -> dict[str, Any]:
-    def candidate(boundaries: list[int], label: str, difference: float) -> dict[str, Any]:
+    def candidate(
+        boundaries: list[int], label: str, difference: float, *kinds: str
+    ) -> dict[str, Any]:
         length = max(1.0, walk["accept_length"] + difference)
         return {
+            "kinds": list(kinds),
             "boundaries": boundaries,
             "label": label,
             "setting": f'"eagle_config": {{"eagle_aux_hidden_state_layer_ids": {boundaries}}}',
@@ -294,22 +297,34 @@ def wiring(truth: Truth, walk: dict[str, Any]) -> dict[str, Any]:
             "ci95": [length - 0.1, length + 0.1],
             "difference": difference,
             "difference_ci95": [difference - 0.05, difference + 0.05] if difference else [0.0, 0.0],
+            "difference_adjusted": [difference - 0.1, difference + 0.1]
+            if difference
+            else [0.0] * 2,
         }
 
     configured = candidate([2, 15, 27], "configured", 0.0)
     gain = 0.6 if truth.wrong_wiring else -0.2
     others = [
-        candidate([0, 15, 27], "embedding first", gain),
-        candidate([1, 14, 26], "one lower", -0.3),
+        candidate([0, 15, 27], "boundaries (0, 15, 27), 2 replaced by 0", gain, "boundaries"),
+        candidate([1, 14, 26], "boundaries (1, 14, 26), one lower", -0.3, "boundaries"),
     ]
     return {
-        "schema": "draftproof/wiring/1",
+        "schema": "draftproof/wiring/2",
         "steps": truth.steps,
         "samples": truth.requests,
         "configured": configured,
+        "fault": None,
         "candidates": [configured, *others],
+        "screened": [
+            {key: each[key] for key in ("kinds", "boundaries", "label")}
+            | {"first_step": 0.4, "count": 100, "walked": True}
+            for each in others
+        ],
+        "not_tried": [{"kind": "embedding", "reason": "the tensor embed_tokens.weight is missing"}],
+        "alternatives": len(others),
         "best": others[0] if truth.wrong_wiring else configured,
         "significant": truth.wrong_wiring,
+        "ties": [],
         "message": "scan of 3 candidates",
     }
 

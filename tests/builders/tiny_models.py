@@ -166,6 +166,8 @@ def tiny_draft(
     layers: int = 1,
     latent: bool = False,
     fit: bool = True,
+    fade: float = FADE,
+    sharp: float = 1.0,
     seed: int = 0,
     config: Mapping[str, Any] | None = None,
     tensors: Mapping[str, Tensor] | None = None,
@@ -188,7 +190,7 @@ def tiny_draft(
     made = _Tensors(seed + 1)
     made.random("fc.weight", hidden, len(wired) * hidden, gain=0.1)
     if observed:
-        made.replace("fc.weight", observed.context_map())
+        made.replace("fc.weight", observed.context_map(fade))
     made.ones("norm.weight", hidden)
     made.add("lm_head.weight", head[kept].clone())
     made.add("d2t", kept - torch.arange(draft_vocab))
@@ -197,7 +199,7 @@ def tiny_draft(
         made.ones(f"midlayer.{norm}.weight", hidden)
     attention = _latent_lookup(made, hidden, heads) if latent else {}
     if not latent:
-        _lookup_attention(made, hidden, heads, kv_heads)
+        _lookup_attention(made, hidden, heads, kv_heads, fade, sharp)
     _gated_mlp(made, "midlayer.mlp", hidden, intermediate, gain=0.05)
     for layer in range(1, layers):
         _quiet_layer(made, f"layers.{layer}", hidden, heads, kv_heads, intermediate)
@@ -290,11 +292,13 @@ def _gated_mlp(
     tensors.random(f"{prefix}.down_proj.weight", hidden, intermediate, gain=gain)
 
 
-def _lookup_attention(tensors: _Tensors, hidden: int, heads: int, kv_heads: int) -> None:
+def _lookup_attention(
+    tensors: _Tensors, hidden: int, heads: int, kv_heads: int, fade: float, sharp: float
+) -> None:
     """Write a draft attention that adds the new token's embedding and fades what was there before.
 
     Every query finds its own key (queries equal keys, and equal embeddings match best), so the output is the value
-    of the token itself: its normalised embedding, minus FADE times the normalised hidden state. Without the fading, a
+    of the token itself: its normalised embedding, minus `fade` times the normalised hidden state. Without the fading, a
     fed-back state would still hold the embedding of the token before.
     """
     size = hidden // kv_heads
@@ -304,8 +308,8 @@ def _lookup_attention(tensors: _Tensors, hidden: int, heads: int, kv_heads: int)
     per_head = key.view(kv_heads, size, 2 * hidden).repeat_interleave(group, dim=0)
     attention = "midlayer.self_attn"
     tensors.add(f"{attention}.k_proj.weight", key)
-    tensors.add(f"{attention}.q_proj.weight", per_head.reshape(heads * size, 2 * hidden))
-    tensors.add(f"{attention}.v_proj.weight", torch.cat([eye, -FADE * eye], dim=1))
+    tensors.add(f"{attention}.q_proj.weight", sharp * per_head.reshape(heads * size, 2 * hidden))
+    tensors.add(f"{attention}.v_proj.weight", torch.cat([eye, -fade * eye], dim=1))
     merge = eye.view(hidden, kv_heads, 1, size).expand(-1, -1, group, -1) / group
     tensors.add(f"{attention}.o_proj.weight", merge.reshape(hidden, heads * size).contiguous())
 
@@ -387,7 +391,7 @@ class _Observed:
         counts = torch.bincount(self._choices.flatten(), minlength=len(self._embedding))
         return counts.argsort(descending=True, stable=True)[:count].sort().values
 
-    def context_map(self) -> Tensor:
+    def context_map(self, fade: float) -> Tensor:
         """Fit `fc` [H, A*H]: what the last state at i + 1 holds beside its own token, from the states at i.
 
         The result is enlarged by what the draft's attention takes away again.
@@ -397,7 +401,7 @@ class _Observed:
         ridge = 1e-2 * len(captured) * torch.eye(captured.shape[1], dtype=torch.float64)
         solution = torch.linalg.solve(captured.T @ captured + ridge, captured.T @ context)
         size = (captured @ solution).square().mean().sqrt()
-        return (solution.T * (1 + FADE / size)).float().contiguous()
+        return (solution.T * (1 + fade / size)).float().contiguous()
 
 
 def _wander(successor: Tensor, *, sequences: int, length: int, seed: int) -> Tensor:

@@ -19,6 +19,7 @@ class NaiveDraft:
         self.embedding = load_file(target / "model.safetensors")[
             "model.embed_tokens.weight"
         ].float()
+        self.target_embedding = self.embedding  # `embedding` may be replaced by a draft's own
         self.config = config
         self.layers = config["num_hidden_layers"]
         self.heads = config["num_attention_heads"]
@@ -26,6 +27,8 @@ class NaiveDraft:
         self.latent = "kv_lora_rank" in config
         self.size = config["qk_rope_head_dim" if self.latent else "head_dim"]
         self.theta = config["rope_theta"]
+        self.rotary_width = self.size  # of the head that the frequencies are made for
+        self.residual_behind_norm = False
         self.interleaved = self.latent or not config.get("rope_is_neox_style", True)
         self.eps = config["rms_norm_eps"]
         nested = config.get("eagle_config", {})
@@ -41,7 +44,7 @@ class NaiveDraft:
         out = x.clone()
         for pair in range(half):
             first, second = (2 * pair, 2 * pair + 1) if self.interleaved else (pair, pair + half)
-            angle = torch.tensor(position * self.theta ** (-2 * pair / self.size))
+            angle = torch.tensor(position * self.theta ** (-2 * pair / self.rotary_width))
             a, b = x[first], x[second]
             out[first] = a * angle.cos() - b * angle.sin()
             out[second] = a * angle.sin() + b * angle.cos()
@@ -60,6 +63,8 @@ class NaiveDraft:
         for number in range(self.layers):
             layer = "midlayer." if number == 0 else f"layers.{number}."
             x = self.norm(hidden, f"{layer}hidden_norm.weight")
+            if number == 0 and self.residual_behind_norm:
+                hidden = x
             if number == 0:
                 first = self.norm(self.embedding[token], f"{layer}input_layernorm.weight")
                 x = torch.cat([first, x])

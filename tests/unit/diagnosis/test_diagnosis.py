@@ -73,7 +73,7 @@ def test_a_wrong_wiring_is_named_with_its_setting(tmp_path: Path) -> None:
     answer = diagnosed(tmp_path / "r", Truth(wrong_wiring=True, accept=0.2))
     assert "The draft is wired wrong" in answer["verdict"]
     assert "(0, 15, 27)" in answer["verdict"]
-    assert "not (2, 15, 27)" in answer["verdict"]
+    assert "not the configured boundaries (2, 15, 27)" in answer["verdict"]
     assert '"eagle_aux_hidden_state_layer_ids": [0, 15, 27]' in answer["verdict"]
     assert ids(answer)["wiring.wrong-boundaries"] == "error"
 

@@ -71,10 +71,10 @@ def read_json(path: Path) -> Any:
         ) from None
 
 
-def read_result(path: Path, kind: str, version: int = 1) -> dict[str, Any]:
+def read_result(path: Path, kind: str) -> dict[str, Any]:
     """Read a result file of the given kind; raises InputError when it is of another kind, version or form."""
     payload = read_json(path)
-    expected = f"draftproof/{kind}/{version}"
+    expected = schema(kind)["properties"]["schema"]["const"]
     found = payload.get("schema") if isinstance(payload, dict) else None
     if found != expected:
         raise InputError(

@@ -1,9 +1,10 @@
 """How many draft tokens would be accepted, before any server runs?
 
 Runs the draft, as the engine reads it, on a capture's texts: its acceptance per step, the server's walk for every number
-of draft steps up to K and for the trees asked for, and whether other boundaries fit its weights better. No tree is scored
-unasked: each costs about half as much again as all the rest.
-Exit code 0: scored. 2: could not be asked.
+of draft steps up to K and for the trees asked for, and whether the weights fit another wiring better: other boundaries,
+norms, rotary frequencies. No tree is scored unasked: each costs about half as much again as all the rest.
+Exit code 0: scored. 2: could not be asked; for a draft that cannot be computed as configured, --wiring still says which
+near reading of it can, and fits.
 
 example:
   draftproof accuracy --draft my-draft --target my-target --samples capture --steps 5 --tree 5,4,8 \\
@@ -16,7 +17,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from draftproof.capture.samples import read_manifest
 from draftproof.checkpoint.boundaries import layer_count, target_architecture
@@ -24,6 +25,10 @@ from draftproof.checkpoint.pair import Pair, read_pair
 from draftproof.engines import DEFAULT_ENGINE
 from draftproof.errors import ConfigError, InputError
 from draftproof.files import require_directory, write_result
+
+if TYPE_CHECKING:
+    from draftproof.accuracy.draft import Draft
+    from draftproof.accuracy.wiring_scan import Samples
 
 KINDS = {
     "marginal": "count",
@@ -66,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     from draftproof.accuracy.bootstrap import Bootstrap
     from draftproof.accuracy.evaluate import evaluate
     from draftproof.accuracy.load import boundaries_of, load_draft
+    from draftproof.accuracy.wiring_readings import configured_reading
+    from draftproof.accuracy.wiring_scan import scan
 
     if args.steps < 1:
         raise ConfigError(f"must be 1 or more, not {args.steps}", "--steps")
@@ -75,15 +82,18 @@ def run(args: argparse.Namespace) -> int:
     manifest = read_manifest(args.samples)
     configured = boundaries_of(pair)
     check_capture(manifest, pair, configured, args.samples)
-    draft = load_draft(pair)
-    tree.check_width(trees, len(draft.head))
-    architecture, layers = target_architecture(pair.target), layer_count(pair.target)
-    tried = wiring.candidates(configured, args.engine, architecture, layers, manifest["boundaries"])
     scan_steps = min(wiring.STEPS, args.steps)
-    evaluation = evaluate(draft, args.samples, manifest, tried, args.steps, scan_steps, trees)
-    bootstrap = Bootstrap(len(evaluation.samples))
-    settings = [wiring.setting(args.engine, architecture, c.boundaries) for c in tried]
-    scan = wiring.wiring(tried, evaluation.histograms, bootstrap, settings, scan_steps)
+    try:
+        draft = load_draft(pair)
+    except InputError as fault:
+        raise explained(fault, pair, manifest, args, scan_steps) from None
+    tree.check_width(trees, len(draft.head))
+    scored = evaluate(draft, args.samples, manifest, configured, args.steps, trees)
+    bootstrap = Bootstrap(len(scored))
+    own = [sample.histograms[scan_steps - 1] for sample in scored]
+    samples = samples_of(draft, pair, manifest, args.samples, scan_steps)
+    found, judge = scan(configured_reading(pair, draft), own, None, samples)
+    scanned = wiring.wiring(found, judge, scan_steps)
     answer = {
         "schema": "draftproof/accuracy/1",
         "draft": {
@@ -91,26 +101,70 @@ def run(args: argparse.Namespace) -> int:
             "sha256": pair.digest(),
             "architecture": pair.effective.architecture.value,
         },
-        "target": {"path": str(args.target), "architecture": architecture},
+        "target": {"path": str(args.target), "architecture": target_architecture(pair.target)},
         "semantics": args.semantics,
         "feeding": "the draft's own tokens",
         "boundaries": list(configured),
-        "samples": len(evaluation.samples),
-        "positions": sum(len(sample.match) for sample in evaluation.samples),
-        "coverage": scores.coverage(evaluation.samples),
-        "steps": scores.step_scores(evaluation.samples, bootstrap),
-        "walk": scores.walk_scores(evaluation.samples, bootstrap),
-        "trees": scores.tree_scores(evaluation.samples, bootstrap),
-        "categories": groups.categories(evaluation.samples, bootstrap),
-        "position_buckets": groups.positions(evaluation.samples, bootstrap),
-        "requests": scores.request_scores(evaluation.samples),
+        "samples": len(scored),
+        "positions": sum(len(sample.match) for sample in scored),
+        "coverage": scores.coverage(scored),
+        "steps": scores.step_scores(scored, bootstrap),
+        "walk": scores.walk_scores(scored, bootstrap),
+        "trees": scores.tree_scores(scored, bootstrap),
+        "categories": groups.categories(scored, bootstrap),
+        "position_buckets": groups.positions(scored, bootstrap),
+        "requests": scores.request_scores(scored),
         "capture": str(args.samples),
     }
-    for path, payload in ((args.json, answer), (args.wiring, scan)):
+    for path, payload in ((args.json, answer), (args.wiring, scanned)):
         if path is not None:
             write_result(path, payload)
-    sys.stdout.write(table(answer) + sentence(answer, scan) + "\n")
+    sys.stdout.write(table(answer) + sentence(answer, scanned) + "\n")
     return 0
+
+
+def explained(
+    fault: InputError,
+    pair: Pair,
+    manifest: Mapping[str, Any],
+    args: argparse.Namespace,
+    steps: int,
+) -> InputError:
+    """Return why the configured draft cannot be computed and, where a near reading can be, which one it fits.
+
+    The scan of those is written to --wiring.
+    """
+    from draftproof.accuracy.wiring import wiring
+    from draftproof.accuracy.wiring_repair import repaired
+    from draftproof.accuracy.wiring_scan import scan, walk_all
+
+    answers = []
+    for reading in repaired(pair):
+        samples = samples_of(reading.draft, pair, manifest, args.samples, steps)
+        (walked,) = walk_all([reading], samples)
+        found, judge = scan(reading, walked.histograms, str(fault.what), samples)
+        answers.append(wiring(found, judge, steps))
+    if not answers:
+        return fault
+    best = max(answers, key=lambda answer: float(answer["best"]["accept_length"]))
+    if args.wiring is not None:
+        write_result(args.wiring, best)
+    return InputError(best["message"], fault.where, "Run draftproof validate for more.")
+
+
+def samples_of(
+    draft: Draft, pair: Pair, manifest: Mapping[str, Any], directory: Path, steps: int
+) -> Samples:
+    """Return the samples of a scan of this draft."""
+    from draftproof.accuracy.evaluate import eligible
+    from draftproof.accuracy.wiring_scan import Samples
+
+    return Samples(
+        read=lambda most: eligible(draft, directory, manifest, "wirings", most),
+        stored=manifest["boundaries"],
+        steps=steps,
+        original=pair.draft,
+    )
 
 
 def check_capture(

@@ -1,21 +1,18 @@
-"""One pass over the samples: the configured wiring in full, the alternatives as far as the scan needs."""
+"""One pass over the samples: the draft as it is configured, scored in full."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from draftproof.accuracy.acceptance import Rows, both_matches, chain_matches, prepare
+from draftproof.accuracy.acceptance import Rows, both_matches, prepare
 from draftproof.accuracy.draft import Draft
 from draftproof.accuracy.scores import Scored, tree_histogram
 from draftproof.accuracy.tree import Tree, accepted
-from draftproof.accuracy.walk import walk
-from draftproof.accuracy.wiring import Candidate
 from draftproof.capture.samples import Sample, read_sample
 from draftproof.errors import InputError
 from draftproof.progress import progress
@@ -24,51 +21,52 @@ from draftproof.progress import progress
 MIN_COSINE = 0.99
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """The configured wiring's samples, and the histograms of every candidate: [candidate][sample]."""
-
-    samples: list[Scored]
-    histograms: list[list[list[int]]]
-
-
 def evaluate(
     draft: Draft,
     directory: Path,
     manifest: Mapping[str, Any],
-    tried: Sequence[Candidate],
+    boundaries: Sequence[int],
     steps: int,
-    scan_steps: int,
     trees: Sequence[Tree] = (),
-) -> Evaluation:
-    """Score every sample that has a verify step, one in memory at a time; tried[0] is the configured wiring.
+) -> list[Scored]:
+    """Score every sample that has a verify step, one in memory at a time.
 
     Raises InputError for a broken sample, one of another target, or when no sample has two output tokens.
     """
-    stored = list(manifest["boundaries"])
-    columns = [[stored.index(b) for b in candidate.boundaries] for candidate in tried]
+    columns = [list(manifest["boundaries"]).index(boundary) for boundary in boundaries]
     in_draft = torch.zeros(len(draft.embedding), dtype=torch.bool)
     in_draft[draft.to_target] = True
-    samples: list[Scored] = []
-    histograms: list[list[list[int]]] = [[] for _ in tried]
-    for entry in progress(manifest["samples"], "accuracy"):
-        if entry["output_tokens"] < 2:
-            continue  # prefill gave it all: no verify step
-        sample = read_sample(directory, manifest, entry)
-        check_target(draft, sample, stored, directory / entry["file"])
-        score = score_sample(draft, sample, columns[0], in_draft, steps, trees)
-        samples.append(score)
-        histograms[0].append(walk(score.match, steps=[scan_steps])[0])
-        for number, chosen in enumerate(columns[1:], start=1):
-            found = match_sample(draft, sample, chosen, scan_steps, all_rows=False)
-            histograms[number].append(walk(found.numpy(), steps=[scan_steps])[0])
-    if not samples:
+    return [
+        score_sample(draft, sample, columns, in_draft, steps, trees)
+        for sample in eligible(draft, directory, manifest, "accuracy")
+    ]
+
+
+def eligible(
+    draft: Draft,
+    directory: Path,
+    manifest: Mapping[str, Any],
+    what: str,
+    most: int | None = None,
+) -> Iterator[Sample]:
+    """Yield the samples that have a verify step, or at most so many of them, spread over all.
+
+    Raises InputError for a broken sample, one of another target, or when there are none.
+    """
+    # Prefill gives the first token: a sample with one output token has no verify step.
+    entries = [entry for entry in manifest["samples"] if entry["output_tokens"] >= 2]
+    if not entries:
         raise InputError(
             "holds no sample of two or more output tokens",
             str(directory),
             "Capture with a larger max_new_tokens.",
         )
-    return Evaluation(samples=samples, histograms=histograms)
+    if most is not None and len(entries) > most:
+        entries = [entries[number * len(entries) // most] for number in range(most)]
+    for entry in progress(entries, what):
+        sample = read_sample(directory, manifest, entry)
+        check_target(draft, sample, manifest["boundaries"], directory / entry["file"])
+        yield sample
 
 
 def score_sample(
@@ -109,13 +107,6 @@ def prepare_sample(draft: Draft, sample: Sample, columns: list[int]) -> Rows:
         torch.cat([sample.token_ids, sample.continuation_ids]),
         sample.prompt_tokens - 1,
     )
-
-
-def match_sample(
-    draft: Draft, sample: Sample, columns: list[int], steps: int, *, all_rows: bool
-) -> Tensor:
-    """Return the match matrix bool [R, K] of one sample."""
-    return chain_matches(prepare_sample(draft, sample, columns), steps, all_rows=all_rows)
 
 
 def check_target(draft: Draft, sample: Sample, stored: Sequence[int], path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,24 +23,39 @@ ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3DeepseekV2ForCausalLM")
 VALIDATE = "Run draftproof validate for the reason and the fix."
 
 
-def load_draft(pair: Pair) -> Draft:
-    """Return the draft as the engine builds it, in float32.
+Vocabulary = Callable[[Pair, int, int], Tensor]
+
+
+def load_draft(pair: Pair, mapped: Vocabulary | None = None) -> Draft:
+    """Return the draft as the engine builds it, in float32; `mapped` makes its vocabulary map in another way.
 
     Raises InputError for other kinds of drafts, missing or misshapen tensors, and sizes that the config leaves open.
     """
     refuse_other_kinds(pair)
-    effective = pair.effective
     weights = own_weights(pair)
     embedding = embedding_of(pair, weights)
     head = head_of(pair, weights, embedding)
+    to_target = (mapped or vocabulary)(pair, len(head), len(embedding))
+    return assembled(pair, weights, embedding, head.float(), to_target)
+
+
+def assembled(
+    pair: Pair,
+    weights: Mapping[str, Tensor],
+    embedding: Tensor,
+    head: Tensor,
+    to_target: Tensor,
+) -> Draft:
+    """Return the draft of these weights with the sizes and flags of the pair's config."""
+    effective = pair.effective
     return Draft(
         weights=weights,
         layers=tuple(
             layer_of(pair, weights, number) for number in range(positive(pair, "num_hidden_layers"))
         ),
         embedding=embedding,
-        head=head.float(),
-        to_target=vocabulary(pair, len(head), len(embedding)),
+        head=head,
+        to_target=to_target,
         hidden_size=positive(pair, "hidden_size"),
         eps=effective.rms_norm_eps.value,
         norm_before_fc=effective.norm_before_fc.value,
@@ -217,16 +232,35 @@ def head_of(pair: Pair, weights: dict[str, Tensor], embedding: Tensor) -> Tensor
 def vocabulary(pair: Pair, draft_vocab: int, vocab: int) -> Tensor:
     """Return int64 [Vd]: the target id of each draft id; d2t holds offsets (llama_eagle3.py, load_weights)."""
     ids = torch.arange(draft_vocab)
+    offsets = stored_map(pair, draft_vocab)
+    return inside(pair, ids if offsets is None else ids + offsets, vocab)
+
+
+def absolute_vocabulary(pair: Pair, draft_vocab: int, vocab: int) -> Tensor:
+    """Return int64 [Vd] from a d2t that holds target ids; raises InputError when there is none or it cannot."""
+    ids = stored_map(pair, draft_vocab)
+    if ids is None:
+        raise InputError("the draft has no d2t", where(pair))
+    return inside(pair, ids, vocab)
+
+
+def stored_map(pair: Pair, draft_vocab: int) -> Tensor | None:
+    """Return d2t as it is stored, int64 [Vd], or None; raises InputError when its length is another."""
     stored = pair.tensor(MAP)
-    if stored is not None:
-        offsets = read(stored).long()
-        if offsets.shape != ids.shape:
-            raise InputError(
-                f"d2t has {list(offsets.shape)} entries for {draft_vocab} draft tokens",
-                where(pair),
-                VALIDATE,
-            )
-        ids = ids + offsets
+    if stored is None:
+        return None
+    found = read(stored).long()
+    if found.shape != (draft_vocab,):
+        raise InputError(
+            f"d2t has {list(found.shape)} entries for {draft_vocab} draft tokens",
+            where(pair),
+            VALIDATE,
+        )
+    return found
+
+
+def inside(pair: Pair, ids: Tensor, vocab: int) -> Tensor:
+    """Return ids that are all the target's; raises InputError when they are not."""
     if int(ids.min()) < 0 or int(ids.max()) >= vocab:
         raise InputError(
             f"d2t leads to ids {int(ids.min())} to {int(ids.max())}; the target has {vocab}",

@@ -1,6 +1,13 @@
 """What to look at, and what to do about it: one finding per cause, with a stable id.
 
 wiring.wrong-boundaries       the weights fit other boundaries than the configured ones
+wiring.wrong-order            they fit the boundaries in another order than the engine's
+wiring.wrong-norms            they fit other norms around fc, or another residual
+wiring.wrong-feedback         they fit the other side of the final norm as what later steps are fed
+wiring.wrong-rope             they fit other rotary frequencies
+wiring.wrong-vocabulary-map   d2t holds target ids, not offsets
+wiring.wrong-pairing          they fit states and tokens paired one off
+wiring.wrong-embedding        they fit the draft's own embedding, which the engine replaces
 acceptance.served-differs     the engine accepts another number of drafts than the walk predicts
 acceptance.undecided          they differ by more than the tolerance, within the noise
 acceptance.tree               a tree was served that was not scored
@@ -41,15 +48,15 @@ def finding(
 
 
 def wiring_findings(wiring: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield what the wiring scan says against the configured boundaries."""
+    """Yield what the wiring scan says against the configured wiring, by the first and strongest difference."""
     if wiring["significant"]:
         best, configured = wiring["best"], wiring["configured"]
         yield finding(
-            "wiring.wrong-boundaries",
+            f"wiring.wrong-{best['kinds'][0]}",
             "error",
             "wiring",
-            f"boundaries {boundaries(best['boundaries'])} reach accept length {best['accept_length']:.3f}, "
-            f"the configured {boundaries(configured['boundaries'])} reach {configured['accept_length']:.3f}",
+            f"accept length is {best['accept_length']:.3f} with {best['label']}, "
+            f"and {configured['accept_length']:.3f} as configured, with boundaries {boundaries(configured['boundaries'])}",
             f"{(todo := cure(best['setting']))[0].upper()}{todo[1:]}.",
             samples=wiring["samples"],
             difference=best["difference"],

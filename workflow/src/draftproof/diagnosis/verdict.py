@@ -53,8 +53,8 @@ def draft_sentence(acceptance: Mapping[str, Any], wiring: Mapping[str, Any]) -> 
         best, configured = wiring["best"], wiring["configured"]
         better, now = two(best["accept_length"], configured["accept_length"])
         text = (
-            f"The draft is wired wrong: its weights fit boundaries {boundaries(best['boundaries'])}, accept length "
-            f"{better} offline, not {boundaries(configured['boundaries'])}, {now} ({wiring['samples']} samples)"
+            f"The draft is wired wrong: its weights fit {best['label']}, accept length {better} offline, not the "
+            f"configured boundaries {boundaries(configured['boundaries'])}, {now} ({wiring['samples']} samples)"
         )
         return f"{text}; {cure(best['setting'])}. Measured as wired: {figures}."
     if acceptance["agreement"] == "not-comparable":

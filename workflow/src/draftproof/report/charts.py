@@ -147,7 +147,6 @@ def wiring(scan: Mapping[str, Any]) -> str:
     import matplotlib as mpl
 
     entries = sorted(scan["candidates"], key=lambda each: float(each["accept_length"]))
-    own = scan["configured"]["boundaries"]
     with mpl.rc_context(SETTINGS):
         figure, (axes,) = new_figure(height=1.3 + 0.34 * len(entries))
         for y, each in enumerate(entries):
@@ -155,13 +154,13 @@ def wiring(scan: Mapping[str, Any]) -> str:
                 [each["accept_length"]],
                 [y],
                 xerr=whiskers([each["accept_length"]], [each["ci95"]]),
-                fmt="D" if each["boundaries"] == own else "o",
+                fmt="o" if each["kinds"] else "D",
                 capsize=3,
-                color=SECOND if each["boundaries"] == own else FIRST,
+                color=FIRST if each["kinds"] else SECOND,
             )
         axes.set_yticks(
             range(len(entries)),
-            [plain(f"{each['label']} {tuple(each['boundaries'])}") for each in entries],
+            [plain(each["label"]) for each in entries],
         )
         axes.set_ylim(-0.6, len(entries) - 0.4)
         axes.set_title(f"Wirings tried offline, {scan['samples']} samples")
@@ -170,6 +169,7 @@ def wiring(scan: Mapping[str, Any]) -> str:
         return svg(
             figure,
             "wiring",
-            f"Dot chart of {len(entries)} wirings. Best: boundaries {tuple(scan['best']['boundaries'])} with accept length "
-            f"{scan['best']['accept_length']:.3f}; configured: {tuple(own)} with {scan['configured']['accept_length']:.3f}.",
+            f"Dot chart of {len(entries)} wirings. "
+            + "; ".join(f"{each['label']}: {each['accept_length']:.3f}" for each in entries[::-1])
+            + ".",
         )

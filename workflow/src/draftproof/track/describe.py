@@ -107,13 +107,12 @@ def accuracy(data: Result, wiring: Result | None) -> Described:
     if wiring:
         best = wiring["best"]
         params |= {
-            "wiring/best": text(best["boundaries"]),
+            "wiring/best": best["label"],
             "wiring/significant": text(wiring["significant"]),
         }
-        metrics += [
-            ("wiring/configured_accept_length", wiring["configured"]["accept_length"], 0),
-            ("wiring/best_accept_length", best["accept_length"], 0),
-        ]
+        metrics.append(("wiring/best_accept_length", best["accept_length"], 0))
+        if own := wiring["configured"]:
+            metrics.append(("wiring/configured_accept_length", own["accept_length"], 0))
     return Described(params=params, metrics=metrics)
 
 
