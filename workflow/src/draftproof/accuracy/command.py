@@ -71,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
     from draftproof.accuracy.bootstrap import Bootstrap
     from draftproof.accuracy.evaluate import evaluate
     from draftproof.accuracy.load import boundaries_of, load_draft
+    from draftproof.accuracy.walk import walk
     from draftproof.accuracy.wiring_readings import configured_reading
     from draftproof.accuracy.wiring_scan import scan
 
@@ -90,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     tree.check_width(trees, len(draft.head))
     scored = evaluate(draft, args.samples, manifest, configured, args.steps, trees)
     bootstrap = Bootstrap(len(scored))
-    own = [sample.histograms[scan_steps - 1] for sample in scored]
+    own = [walk(sample.match, steps=[scan_steps])[0] for sample in scored]
     samples = samples_of(draft, pair, manifest, args.samples, scan_steps)
     found, judge = scan(configured_reading(pair, draft), own, None, samples)
     scanned = wiring.wiring(found, judge, scan_steps)

@@ -17,9 +17,9 @@ from draftproof.accuracy.load import absolute_vocabulary, assembled, boundaries_
 from draftproof.accuracy.wiring_boundaries import Boundaries, listed
 from draftproof.checkpoint.boundaries import IDS_KEY, engine_ids, target_architecture
 from draftproof.checkpoint.configuration import eagle_config
-from draftproof.checkpoint.effective import derive, rope_of
+from draftproof.checkpoint.effective import rope_of
 from draftproof.checkpoint.layout import EMBEDDING
-from draftproof.checkpoint.pair import Pair, reader_of
+from draftproof.checkpoint.pair import Pair, with_lines
 from draftproof.errors import InputError
 
 Lines = Mapping[str, Any]
@@ -56,7 +56,7 @@ class Reading:
 
     def told(self, kind: str, label: str, lines: Lines) -> Reading | None:
         """Return this reading with other config lines; None when the engine makes the same of them."""
-        pair = changed(self.pair, lines)
+        pair = with_lines(self.pair, lines)
         if pair.effective == self.pair.effective:
             return None
         d = self.draft
@@ -99,21 +99,6 @@ def configured_reading(pair: Pair, draft: Draft) -> Reading:
     )
 
 
-def changed(pair: Pair, lines: Lines) -> Pair:
-    """Return the pair with other lines in the config that is served."""
-    config = {**pair.draft, **lines}
-    reader = reader_of(pair.facts, config)
-    effective = derive(
-        pair.engine,
-        reader,
-        config,
-        pair.target,
-        pair.weights.tensors,
-        pair.effective.algorithm.value,
-    )
-    return replace(pair, translation=replace(pair.translation, config=config), effective=effective)
-
-
 def ids_line(pair: Pair, boundaries: Boundaries) -> dict[str, Any]:
     """Return the config line that makes the engine capture these boundaries; raises InputError when none does."""
     ids = engine_ids(pair.engine, target_architecture(pair.target), boundaries)
@@ -124,7 +109,7 @@ def with_boundaries(base: Reading, boundaries: Boundaries, label: str) -> Readin
     """Return a reading with other boundaries, ascending."""
     label = f"boundaries {listed(boundaries)}, {label}"
     try:
-        pair = changed(base.pair, ids_line(base.pair, boundaries))
+        pair = with_lines(base.pair, ids_line(base.pair, boundaries))
     except InputError as error:
         untold = (*base.untold, error.what)
         return base.differs("boundaries", label, boundaries=boundaries, untold=untold)

@@ -9,10 +9,9 @@ from draftproof.accuracy.wiring_readings import (
     ABSOLUTE_MAP,
     Lines,
     Reading,
-    changed,
     configured_reading,
 )
-from draftproof.checkpoint.pair import Pair
+from draftproof.checkpoint.pair import Pair, with_lines
 from draftproof.errors import InputError
 
 
@@ -23,7 +22,7 @@ def repaired(pair: Pair) -> Iterator[Reading]:
         if not lines and not absolute:
             continue
         try:
-            right = changed(pair, lines)
+            right = with_lines(pair, lines)
             draft = load_draft(right, absolute_vocabulary if absolute else None)
             reading = configured_reading(right, draft)
         except InputError:

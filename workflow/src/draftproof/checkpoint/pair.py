@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -152,15 +152,33 @@ def read_pair(draft: Path, target: Path, engine: str) -> Pair:
         target_path=target,
         target=target_config,
         dialect=dialect,
-        effective=derive(
-            engine,
-            reader_of(known, served),
-            served,
-            target_config,
-            weights.tensors,
-            known["algorithms"].get("eagle3" if dialect.eagle3 else dialect.name),
+        effective=_effective(engine, known, served, target_config, weights, dialect),
+    )
+
+
+def with_lines(pair: Pair, lines: Mapping[str, Any]) -> Pair:
+    """Return the same checkpoint with other lines in the config that would be served."""
+    served = {**pair.draft, **lines}
+    return replace(
+        pair,
+        translation=replace(pair.translation, config=served),
+        effective=_effective(
+            pair.engine, pair.facts, served, pair.target, pair.weights, pair.dialect
         ),
     )
+
+
+def _effective(
+    engine: str,
+    known: Mapping[str, Any],
+    served: Config,
+    target: Config,
+    weights: Weights,
+    dialect: Dialect,
+) -> Effective:
+    algorithm = known["algorithms"].get("eagle3" if dialect.eagle3 else dialect.name)
+    reader = reader_of(known, served)
+    return derive(engine, reader, served, target, weights.tensors, algorithm)
 
 
 def reader_of(known: Mapping[str, Any], served: Config) -> Mapping[str, Any]:
