@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from draftproof.capture import selfcheck
 from draftproof.capture.samples import read_manifest
 from draftproof.checkpoint.boundaries import layer_count, target_architecture
 from draftproof.checkpoint.pair import Pair, read_pair
@@ -61,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     manifest = read_manifest(args.samples)
     configured = boundaries_of(pair)
     check_capture(manifest, pair, configured, args.samples)
+    selfcheck.check_capture(args.samples, manifest, args.target)
     draft = load_draft(pair)
     architecture, layers = target_architecture(pair.target), layer_count(pair.target)
     tried = wiring.candidates(configured, args.engine, architecture, layers, manifest["boundaries"])

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from draftproof.capture.boundaries import stored_boundaries
-from draftproof.capture.run import Capture, capture, versions
+from draftproof.capture.run import Capture, capture
 from draftproof.capture.samples import MANIFEST
 from draftproof.capture.target import DTYPES, load_target
 from draftproof.errors import ConfigError
@@ -75,7 +75,6 @@ def run(args: argparse.Namespace) -> int:
         max_new_tokens=args.max_new_tokens,
         dtype=args.dtype,
         batch=args.batch,
-        versions=versions(),
     )
     entries, checked = capture(settings, prompts, args.out)
     manifest = settings.manifest(entries, checked, prompts, args.prompts, args.split)
