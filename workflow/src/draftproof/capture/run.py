@@ -10,11 +10,12 @@ from typing import Any
 
 from draftproof.capture.generate import Answer, Limits
 from draftproof.capture.samples import (
+    FORMAT,
     LAST,
-    SUFFIX,
     file_name,
     read_metadata,
     refuse_not_finite,
+    remove_stale,
     write_sample,
 )
 from draftproof.capture.target import Target
@@ -28,7 +29,6 @@ log = logging.getLogger(__name__)
 # Tokens kept beyond the end of an output: enough to judge the last verify step of up to 9 drafts.
 LOOKAHEAD_TOKENS = 8
 MIN_REPEATED = 0.99
-FORMAT = "draftproof/sample/2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,10 +288,3 @@ def refuse_unfaithful(settings: Capture, mismatches: int, tokens: int, *, final:
             tokens,
             settings.dtype,
         )
-
-
-def remove_stale(out: Path, kept: set[str]) -> None:
-    """Remove sample files that the manifest will not list."""
-    for path in out.glob(f"*{SUFFIX}"):
-        if path.name not in kept:
-            path.unlink()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 SUFFIX = ".safetensors"
+FORMAT = "draftproof/sample/2"
 METADATA_KEY = "sample"
 LAST = "last_hidden_state"
 MAX_NAME = 120
@@ -70,6 +71,13 @@ def write_sample(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
         save_file(kept, part, metadata={METADATA_KEY: json.dumps(dict(metadata), sort_keys=True)})
         part.chmod(0o644)
         part.replace(path)
+
+
+def remove_stale(out: Path, kept: set[str]) -> None:
+    """Remove sample files that the manifest will not list."""
+    for path in out.glob(f"*{SUFFIX}"):
+        if path.name not in kept:
+            path.unlink()
 
 
 def read_metadata(path: Path) -> dict[str, str] | None:
