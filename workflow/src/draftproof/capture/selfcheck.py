@@ -81,7 +81,9 @@ def check_capture(directory: Path, manifest: Mapping[str, Any], target: Path) ->
     Of each file only tokens and last states are read. Where the check cannot be made, a warning says why.
     """
     if "last_state" not in manifest:
-        log.warning("the capture holds no last states: its states are taken on trust")
+        log.warning(
+            "the capture holds no last states, so that its states cannot be checked by its tokens"
+        )
         return
     try:
         ending = target_ending(target)
