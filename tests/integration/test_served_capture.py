@@ -15,6 +15,7 @@ from draftproof.capture.samples import read_manifest, read_sample
 from draftproof.cli import main
 from draftproof.files import read_result
 from tests.builders.tiny_models import tiny_deepseek_target, tiny_draft, tiny_llama_target
+from tests.builders.workspace import make_workspace
 
 pytestmark = pytest.mark.engine
 
@@ -84,3 +85,26 @@ def test_the_engines_capture_is_that_of_transformers(
     assert largest < TOLERANCE
     scored = [*pair, "--samples", str(tmp_path / "sglang"), "--steps", "3"]
     assert main(["accuracy", *scored]) == 0
+
+
+@pytest.mark.chain
+@pytest.mark.slow
+def test_the_workflow_captures_through_a_server_of_its_own(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    target = tiny_llama_target(models / "target")
+    tiny_draft(models / "draft", target)
+    workspace = make_workspace(
+        tmp_path / "workspace",
+        target={"path": str(target)},
+        draft={"path": str(models / "draft")},
+        capture={"source": "sglang", "max_new_tokens": 8, "dtype": "float32"},
+    )
+    shown = workspace.snakemake("accuracy", timeout=TIMEOUT_S)
+    assert shown.returncode == 0, shown.stdout[-5000:]
+    capture = workspace.results / "capture"
+    manifest = read_manifest(capture)
+    launch = read_result(capture / "server" / "launch.json", "launch")
+    assert (manifest["source"], len(manifest["samples"])) == ("sglang", 4)
+    assert manifest["target"]["launch"] == launch["digest"]
+    assert "stopped_at" in launch
+    assert not list(workspace.results.glob("serving/*")), "no server of the benchmark ran"

@@ -224,3 +224,18 @@ def test_the_engine_is_asked_for_what_its_ids_can_say(
 ) -> None:
     validation = {"engine": ENGINE, "effective": {"boundaries": {"value": [2, 4, 5]}}}
     assert served_boundaries(validation, ENGINE, architecture, 6, "v") == expected
+
+
+@pytest.mark.parametrize(
+    ("arm", "more", "says"),
+    [
+        ("capture", [], "arm capture needs --validation FILE"),
+        ("baseline", ["--validation", "x"], "--validation: is for the arm capture"),
+    ],
+)
+def test_serve_takes_the_validation_for_the_arm_capture_alone(
+    models: Path, tmp_path: Path, capsys, arm: str, more: list[str], says: str
+) -> None:
+    command = ["serve", "--server", "it", "--arm", arm, "--device", "cpu", "--out", str(tmp_path)]
+    assert main([*command, "--target", str(models / "target"), *more]) == 2
+    assert says in one_line(capsys)

@@ -237,3 +237,21 @@ async def connect(url: str, *, silence_s: float = 600.0) -> AsyncIterator[Client
         limits=httpx.Limits(max_connections=None),
     ) as http:
         yield Client(http)
+
+
+async def require_server(client: Client, launch: Mapping[str, Any]) -> None:
+    """Raise EngineError unless the server of this launch answers at its address."""
+    if not await client.ready():
+        raise EngineError(
+            f"no server is ready at {launch['url']}",
+            f"server {launch['server']}",
+            f"See {launch['log']}",
+        )
+    wanted, found = (
+        launch["settings"]["model_path"]["found"],
+        (await client.server_info()).get("model_path"),
+    )
+    if found != wanted:
+        raise EngineError(
+            f"another server answers: it has {found!r}, not {wanted!r}", launch["url"]
+        )

@@ -4,7 +4,7 @@ Text is made first, several requests at a time. Then each text is read by the se
 of its tokens come from that one prefill, rows in the order of the tokens, and the server's own choices must repeat the
 text. Alone, because a server that prefills several texts together may cut one in two, and keeps the states of the last
 part only (managers/scheduler_components/batch_result_processor.py, _append_prefill_hidden_states with store=False).
-States come as JSON numbers, about 20 bytes each in float32 and 12 in bfloat16.
+States come as JSON numbers, about 20 bytes each in float32 and 11 in bfloat16.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from draftproof.benchmark.client import Ask, Reply, connect
-from draftproof.benchmark.command import require_server
+from draftproof.benchmark.client import Ask, Reply, connect, require_server
 from draftproof.capture.generate import Answer, Limits
 from draftproof.capture.stops import configured_stop_ids
 from draftproof.capture.target import DTYPES, Target
