@@ -9,7 +9,7 @@ DEMO := results/smollm2-demo
 INSTALLED := $(VENV)/.installed
 CHROMIUM := $(shell command -v chromium)
 
-.PHONY: help install demo demo-draft mlflow test test-engine test-rest check nightly benchmarks lock browser clean
+.PHONY: help install demo demo-miswired demo-draft mlflow test test-engine test-rest check nightly benchmarks lock browser clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,6 +29,15 @@ demo: install ## the whole chain: real SGLang, CPU, about 10 minutes
 	@sed -n 3p $(DEMO)/diagnosis.md
 	@echo "report:  $(DEMO)/report/report.html"
 	@echo "MLflow:  make mlflow, then http://127.0.0.1:5000"
+
+demo-miswired: install ## a draft served with other layers than it was trained on: the verdict, then the corrected run, about 20 minutes
+	python workflow/demo/miswired.py --out results/models/demo-miswired
+	snakemake --quiet rules --configfile config.yaml --config $(call miswired,demo-miswired) -- results/demo-miswired/diagnosis.json
+	python workflow/demo/miswired.py --out results/models/demo-corrected --wiring results/demo-miswired/accuracy/wiring.json
+	snakemake --quiet rules --configfile config.yaml --config $(call miswired,demo-corrected) -- results/demo-corrected/diagnosis.json
+	@for each in demo-miswired demo-corrected; do echo; echo "$$each:"; sed -n 3p results/$$each/diagnosis.md; done
+
+miswired = experiment=$(1) 'draft={path: results/models/$(1)}' 'benchmark={concurrency: [1], warmup_requests: 2}'
 
 demo-draft: install ## train the demo draft again (about two hours)
 	snakemake --quiet -- results/models/smollm2-135m-instruct/config.json

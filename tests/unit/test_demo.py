@@ -418,3 +418,34 @@ def test_the_provenance_belongs_to_the_weights() -> None:
     histogram = held_out["histogram"]
     length = 1 + sum(m * n for m, n in enumerate(histogram)) / sum(histogram)
     assert held_out["accept_length"] == pytest.approx(length, abs=1e-4)
+
+
+def test_a_miswired_draft_is_corrected_by_the_line_that_the_scan_names(tmp_path: Path) -> None:
+    import miswired
+
+    from tests.builders.results import Truth, write_results
+
+    write_results(tmp_path / "results", Truth(wrong_wiring=True))
+    wiring = tmp_path / "results/accuracy/wiring.json"
+    wrong, right = tmp_path / "wrong", tmp_path / "right"
+    assert miswired.main(["--out", str(wrong)]) == 0
+    assert miswired.main(["--out", str(right), "--wiring", str(wiring)]) == 0
+    ids = [
+        json.loads((folder / "config.json").read_text())["eagle_config"][
+            "eagle_aux_hidden_state_layer_ids"
+        ]
+        for folder in (wrong, right)
+    ]
+    assert ids == [[-1, 1, 14], [0, 15, 27]]
+    assert sha256(right / "model.safetensors") == sha256(DRAFT / "model.safetensors")
+
+
+def test_nothing_is_corrected_without_a_finding(tmp_path: Path) -> None:
+    import miswired
+
+    from tests.builders.results import Truth, write_results
+
+    write_results(tmp_path / "results", Truth())
+    wiring = tmp_path / "results/accuracy/wiring.json"
+    assert miswired.main(["--out", str(tmp_path / "draft"), "--wiring", str(wiring)]) == 1
+    assert not (tmp_path / "draft").exists()

@@ -158,7 +158,8 @@ def test_wirings_that_cannot_be_told_from_the_best_are_listed() -> None:
     texts = [[8, 4, 3], [8, 4, 4]] * 8, [[8, 4, 4], [8, 4, 3]] * 8
     own = walked("own", [POOR] * 16)
     best, tied = (walked(name, each, "rope") for name, each in zip("ab", texts, strict=True))
-    found = Found(fault=None, walked=[own, best, tied], screened=[], not_tried=[], best=best)
+    more = walked("a; more", texts[0], "rope", "feedback")
+    found = Found(fault=None, walked=[own, best, tied, more], screened=[], not_tried=[], best=best)
     answer = wiring(found, judge, 2)
     assert (answer["significant"], answer["ties"]) == (True, ["b"])
     assert answer["message"].endswith("Too few samples to tell it from b.")

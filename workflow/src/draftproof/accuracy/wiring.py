@@ -120,7 +120,7 @@ def wiring(found: Found, judge: Judge, steps: int) -> dict[str, Any]:
     # Nothing clearly better: the longest walk is shown; ties go to the configured wiring, which is first.
     chosen = found.best if significant else max(found.walked, key=lambda w: w.ratio.value or 0.0)
     best = entries[found.walked.index(chosen)]
-    ties = [w.label for w in found.walked if w not in (own, chosen) and judge.tied(w, chosen)]
+    ties = [w.label for w in found.walked if rivals(w, chosen, own) and judge.tied(w, chosen)]
     answer = {
         "schema": "draftproof/wiring/2",
         "steps": steps,
@@ -136,6 +136,11 @@ def wiring(found: Found, judge: Judge, steps: int) -> dict[str, Any]:
         "ties": ties if significant else [],
     }
     return answer | {"message": message(answer)}
+
+
+def rivals(walked: Walked, best: Walked, own: Walked | None) -> bool:
+    """Return whether a wiring is neither the best, nor the configured one, nor the best with one more difference."""
+    return walked not in (own, best) and not walked.label.startswith(f"{best.label};")
 
 
 def entry(walked: Walked, own: Walked | None, judge: Judge, alternatives: int) -> dict[str, Any]:
