@@ -64,6 +64,12 @@ class Script:
     """Number of the request that is answered with status 500."""
     flush_status: int = 200
     cached_tokens: int = 0
+    lost_rows: int = 0
+    """Rows of hidden states that are missing, as after a prefill in parts."""
+    nulls: bool = False
+    """A hidden state that is no number."""
+    second_thoughts: int = 0
+    """Tokens of a text that it would choose otherwise when it reads it whole."""
     histogram_extra: int = 0
     """Added to a count of the histogram: counters that contradict each other."""
 
@@ -146,11 +152,22 @@ class Handler(BaseHTTPRequestHandler):
         if self.path.startswith("/flush_cache"):
             self.reply(self.server.script.flush_status, "flushed or not")
             return
+        if self.path == "/tokenize":
+            text = "".join(f"{m['role']}: {m['content']}\n" for m in body["messages"])
+            self.reply(200, {"tokens": list(text.encode())})
+            return
+        if self.path == "/detokenize":
+            self.reply(200, {"text": bytes(i % 128 for i in body["tokens"]).decode()})
+            return
         number_, script = next(self.server.numbers), self.server.script
         if number_ == script.crash_at_request:
             self.server.fail(TRACEBACK)
         if number_ == script.refuse_request:
             self.reply(500, {"error": "out of luck"})
+            return
+        if not body.get("stream"):
+            ids = self.server.flags["return-aux-hidden-state-layer-ids"].split()
+            self.reply(200, read(script, body, width=4 * len(ids)))
             return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
@@ -202,6 +219,24 @@ def events(script: Script, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
             steps.append(step)
         ids = tokens[sent : sent + step + 1]
         sent += len(ids)
+
+
+def read(script: Script, body: dict[str, Any], width: int) -> dict[str, Any]:
+    """Return the answer to a whole text: state j of token i is i + j / 8, and its own choices are `answer`'s."""
+    ids, first = body["input_ids"], body["logprob_start_len"]
+    more = answer(ids, body["sampling_params"]["max_new_tokens"])
+    rows: list[list[float | None]] = [[i + j / 8 for j in range(width)] for i in ids]
+    if script.nulls:
+        rows[0][0] = None
+    said = [(i + 1) % VOCAB for i in ids[first:-1]]
+    for k in range(script.second_thoughts):
+        said[k] += 1
+    meta = {
+        "cached_tokens": script.cached_tokens,
+        "input_top_logprobs": [None, *([[-0.5, token, None]] for token in said)],
+        "hidden_states": [rows[script.lost_rows :], *([0.0] * width for _ in more[1:])],
+    }
+    return {"output_ids": more, "meta_info": meta}
 
 
 def number(text: str) -> object:

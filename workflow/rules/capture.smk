@@ -1,10 +1,13 @@
 # What does the target itself say and feel on these prompts?
 
 PROMPTS = config["prompts"]
+THROUGH_SERVER = config["capture"].get("source") == "sglang"
 
 
 rule capture:
+    # With source sglang, a server of its own runs around the capture.
     input:
+        preflight=rules.preflight.output if THROUGH_SERVER else [],
         target=f"{TARGET}/config.json",
         validation=rules.validate.output,
         prompts=[] if PROMPTS["source"] == "builtin" else PROMPTS["source"],
@@ -13,8 +16,16 @@ rule capture:
     log:
         f"{RESULTS}/logs/capture.log",
     threads: workflow.cores
+    resources:
+        engine=int(THROUGH_SERVER),
     params:
         code=code_digest("draftproof.capture.command"),
+        server=capture_server if THROUGH_SERVER else "",
+        source=(
+            f"--source sglang --launch {CAPTURE_SERVER}/launch.json"
+            if THROUGH_SERVER
+            else ""
+        ),
         target=TARGET,
         prompts=" ".join(
             f"--{name} {shlex.quote(str(value))}"
@@ -30,6 +41,6 @@ rule capture:
         dtype=config["capture"]["dtype"],
         directory=RESULTS / "capture",
     shell:
-        "draftproof --log {log} capture --target {params.target:q} --validation {input.validation}"
+        "draftproof --log {log} {params.server} capture {params.source} --target {params.target:q} --validation {input.validation}"
         " {params.prompts} --max-new-tokens {params.max_new_tokens} --dtype {params.dtype}"
         " --out {params.directory}"

@@ -5,7 +5,12 @@ rule validate:
     # Exit code 1 is an answer ("no"): it is kept in the file, and `convert` refuses to go on.
     input:
         draft=checkpoint_files(DRAFT),
-        target=f"{TARGET}/config.json",
+        # The demo makes its target itself, later than this is read.
+        target=(
+            f"{TARGET}/config.json"
+            if TARGET == DEMO_TARGET
+            else checkpoint_files(TARGET)
+        ),
     output:
         f"{RESULTS}/checkpoint/validation.json",
     log:

@@ -25,6 +25,7 @@ DEVICE = config["engine"]["device"]
 TARGET = Path(config["target"]["path"])
 DRAFT = Path(config["draft"]["path"])
 SERVERS = config["servers"]
+CAPTURE_SERVER = RESULTS / "capture" / "server"
 SERVED_DRAFT = RESULTS / "checkpoint" / "draft"
 TRACKING = {key: shlex.quote(value) for key, value in config["tracking"].items()}
 DEMO_TARGET = Path("results/models/smollm2-135m-instruct")
@@ -79,6 +80,26 @@ def server_environment(wildcards):
         config["engine"].get("environment", {})
         | SERVERS[wildcards.server].get("environment", {})
     )
+
+
+def capture_server(wildcards, input):
+    """Return the command that runs the capture while a server is up, ready for the shell."""
+    options = {
+        "server": "capture",
+        "arm": "capture",
+        "target": TARGET,
+        "validation": input.validation,
+        "engine": ENGINE,
+        "device": DEVICE,
+        "flags": json.dumps(config["engine"]["flags"]),
+        "environment": json.dumps(config["engine"].get("environment", {})),
+        "preflight": input.preflight,
+        "out": CAPTURE_SERVER,
+    }
+    words = " ".join(
+        f"--{name} {shlex.quote(str(value))}" for name, value in options.items()
+    )
+    return f"serve {words} --owner $PPID -- draftproof"
 
 
 if (source := config["prompts"]["source"]) != "builtin" and not Path(source).is_file():

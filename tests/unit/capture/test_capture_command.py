@@ -167,7 +167,7 @@ def test_samples_that_do_not_fit_the_manifest_are_refused(captured: Path, tmp_pa
     with pytest.raises(InputError, match="not the file"):
         read_sample(tmp_path, manifest, entry | {"sha256": "0" * 64})
     states = tensors["hidden_states"]
-    with pytest.raises(InputError, match="states, not"):
+    with pytest.raises(InputError, match="one row per token"):
         read_sample(tmp_path, manifest, stored(hidden_states=states[:-1].clone()))
     broken = states.clone()
     broken[0, 0, 0] = float("inf")

@@ -152,6 +152,10 @@ def test_pickled_shards_read_as_one(tmp_path: Path) -> None:
     index.write_text(json.dumps(content))
     with pytest.raises(InputError, match="holds 'd2t'; it does not"):
         read_pair(draft, target, ENGINE)
+    content["weight_map"]["d2t"] = "training_args.bin"  # which the engine does not read
+    index.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"'training_args\.bin' holds 'd2t'; it does not"):
+        read_pair(draft, target, ENGINE)
     (draft / "pytorch_model-00002-of-00002.bin").unlink()
     with pytest.raises(InputError, match="which is missing"):
         read_pair(draft, target, ENGINE)

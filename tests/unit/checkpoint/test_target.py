@@ -135,7 +135,8 @@ def test_a_config_that_promises_endless_experts(tmp_path: Path) -> None:
     config, layers = kimi(layers=3, experts=5)
     config["text_config"]["n_routed_experts"] = 2**31
     found = about_target(read(tmp_path, config, list(layers)))
-    assert "at least 4" in found["target.tensors-missing"]["message"]
+    assert "lacks at least" in found["target.tensors-missing"]["message"]
+    assert len(found["target.tensors-missing"]["evidence"]["missing"]) == 40
 
 
 @pytest.mark.parametrize(

@@ -144,3 +144,30 @@ def test_digest_follows_what_shapes_the_numbers(models: Path) -> None:
     )
     (models / "moved" / "model.safetensors").write_bytes(b"other")
     assert launch_digest(plan(models, draft=models / "moved"), versions) != first
+
+
+def test_the_arm_capture_hands_out_hidden_states_without_a_draft(models: Path) -> None:
+    made = plan(models, arm="capture", flags={"tp": 2}, draft=None, layer_ids=[3, 1])
+    text = " ".join(made.command("python", 1234))
+    assert "--speculative-algorithm EAGLE3 --enable-return-aux-hidden-states" in text
+    assert "--return-aux-hidden-state-layer-ids 3 1" in text
+    assert "--disable-radix-cache" in text
+    assert "draft" not in text
+    assert made.asked["speculative_algorithm"] is None
+    assert made.asked["aux_hidden_state_capture"] == "eagle3"
+    assert made.asked["return_aux_hidden_state_layer_ids"] == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ({"disable-radix-cache": False}, "arm capture needs disable-radix-cache True, not False"),
+        ({"enable-return-aux-hidden-states": True}, "is set by the arm"),
+        (CHAIN, "arm capture does not take speculative-num-steps"),
+    ],
+)
+def test_the_arm_capture_refuses_flags_that_would_spoil_it(
+    models: Path, flags: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        plan(models, arm="capture", flags=flags, layer_ids=[1])

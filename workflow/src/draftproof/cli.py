@@ -24,6 +24,10 @@ COMMANDS = {
         "draftproof.capture.command",
         "What does the target say and feel on these prompts?",
     ),
+    "import": (
+        "draftproof.capture.importing",
+        "Make a capture of hidden states that a training tool has dumped.",
+    ),
     "accuracy": ("draftproof.accuracy.command", "How many draft tokens would be accepted?"),
     "serve": ("draftproof.serving.command", "Does the server run with the settings asked for?"),
     "bench": ("draftproof.benchmark.command", "How fast is it, and is the text the same?"),

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from draftproof.capture import selfcheck
 from draftproof.capture.samples import read_manifest
 from draftproof.checkpoint.boundaries import layer_count, target_architecture
 from draftproof.checkpoint.pair import Pair, read_pair
@@ -83,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
     manifest = read_manifest(args.samples)
     configured = boundaries_of(pair)
     check_capture(manifest, pair, configured, args.samples)
+    selfcheck.check_capture(args.samples, manifest, args.target)
     scan_steps = min(wiring.STEPS, args.steps)
     try:
         draft = load_draft(pair)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -127,6 +127,50 @@ class Client:
             else f"{answer.status_code} {answer.text.strip()[:200]}"
         )
 
+    async def tokens_of(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Return the token ids of a conversation by the server's own template, up to where an answer starts."""
+        body = {"messages": list(messages), "add_generation_prompt": True}
+        ids: list[int] = (await self._post("/tokenize", body))["tokens"]
+        return ids
+
+    async def text_of(self, token_ids: Sequence[int]) -> str:
+        """Return token ids as text, special tokens left out."""
+        return str((await self._post("/detokenize", {"tokens": list(token_ids)}))["text"])
+
+    async def read(
+        self, input_ids: Sequence[int], judged_from: int, more_tokens: int
+    ) -> dict[str, Any]:
+        """Let the server read a whole text and go on greedily for `more_tokens`; return its answer with hidden states.
+
+        It is one piece, not a stream, in which every event would hold all states again. The server's own choice
+        after each token from `judged_from` on is in ``meta_info.input_top_logprobs``. Raises EngineError.
+        """
+        body = {
+            "input_ids": list(input_ids),
+            "sampling_params": {
+                "temperature": 0,
+                "max_new_tokens": more_tokens,
+                "ignore_eos": True,
+            },
+            "return_hidden_states": True,
+            "return_logprob": True,
+            "logprob_start_len": judged_from,
+            "top_logprobs_num": 1,
+        }
+        return await self._post("/generate", body)
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer to a request; raises EngineError with the server's words when it has none."""
+        where = f"{self.http.base_url}{path}"
+        try:
+            answer = await self.http.post(path, json=body)
+            if answer.status_code != httpx.codes.OK:
+                raise EngineError(f"{answer.status_code} {answer.text.strip()[:300]}", where)
+            found: dict[str, Any] = answer.json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise EngineError(describe(error), where) from None
+        return found
+
     async def generate(self, ask: Ask, reply: Reply | None = None) -> Reply:
         """Run one request to its end. A request that fails is a reply with `error` set, holding what came before.
 
@@ -193,3 +237,21 @@ async def connect(url: str, *, silence_s: float = 600.0) -> AsyncIterator[Client
         limits=httpx.Limits(max_connections=None),
     ) as http:
         yield Client(http)
+
+
+async def require_server(client: Client, launch: Mapping[str, Any]) -> None:
+    """Raise EngineError unless the server of this launch answers at its address."""
+    if not await client.ready():
+        raise EngineError(
+            f"no server is ready at {launch['url']}",
+            f"server {launch['server']}",
+            f"See {launch['log']}",
+        )
+    wanted, found = (
+        launch["settings"]["model_path"]["found"],
+        (await client.server_info()).get("model_path"),
+    )
+    if found != wanted:
+        raise EngineError(
+            f"another server answers: it has {found!r}, not {wanted!r}", launch["url"]
+        )

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from draftproof.benchmark.cell import cell_name, figures, keep, kept
-from draftproof.benchmark.client import Client, connect
+from draftproof.benchmark.client import connect, require_server
 from draftproof.benchmark.load import closed_loop
 from draftproof.benchmark.records import Record
 from draftproof.benchmark.workload import Workload, load_workload
@@ -121,24 +121,6 @@ async def measure(
         for sample, (start_s, reply) in zip(workload.samples, answers, strict=True)
     ]
     return records, flushed
-
-
-async def require_server(client: Client, launch: Mapping[str, Any]) -> None:
-    """Raise EngineError unless the server of this launch answers at its address."""
-    if not await client.ready():
-        raise EngineError(
-            f"no server is ready at {launch['url']}",
-            f"server {launch['server']}",
-            f"See {launch['log']}",
-        )
-    wanted, found = (
-        launch["settings"]["model_path"]["found"],
-        (await client.server_info()).get("model_path"),
-    )
-    if found != wanted:
-        raise EngineError(
-            f"another server answers: it has {found!r}, not {wanted!r}", launch["url"]
-        )
 
 
 def summary(launch: Mapping[str, Any], file: str, cells: list[dict[str, Any]]) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from draftproof.checkpoint.boundaries import default_boundaries
+from draftproof.checkpoint.boundaries import default_boundaries, engine_ids
+from draftproof.engines import facts
 from draftproof.errors import InputError
 
 
@@ -34,6 +35,16 @@ def stored_boundaries(
     wanted = {0, *own, *(b - 1 for b in own), *(b + 1 for b in own)}
     wanted |= set(default_boundaries(validation["engine"], architecture, num_layers))
     return sorted(b for b in wanted if 0 <= b < num_layers)
+
+
+def served_boundaries(
+    validation: Mapping[str, Any], engine: str, architecture: str, num_layers: int, where: str
+) -> list[int]:
+    """Return those of the stored boundaries that the engine itself hands out: all, but 0 where its ids cannot say it."""
+    smallest = facts(engine, "serving")["capture"]["smallest_id"]
+    embedding = min(engine_ids(engine, architecture, [0])) >= smallest
+    wanted = stored_boundaries(validation, architecture, num_layers, where)
+    return [b for b in wanted if b or embedding]
 
 
 def _because(note: str | None) -> str:

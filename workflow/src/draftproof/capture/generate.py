@@ -7,6 +7,7 @@ text is made again alone, so that batching cannot change a token.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,8 @@ class Limits:
 class Answer:
     """A text (its stop token included), what the target would say after it, and its states [T, A, H] on the CPU.
 
-    `mismatches`: tokens of output and continuation that the whole pass does not repeat.
+    `last_hidden_state` [T, H] is behind the final norm; None where nobody shows it. `mismatches`: of `checked` tokens,
+    those that a whole pass over the text does not repeat.
     """
 
     prompt_ids: list[int]
@@ -36,6 +38,8 @@ class Answer:
     continuation_ids: list[int]
     finish: str
     hidden_states: Tensor
+    last_hidden_state: Tensor | None
+    checked: int
     mismatches: int
 
 
@@ -109,13 +113,16 @@ def with_states(
         result = model(
             input_ids=ids, output_hidden_states=True, use_cache=False, logits_to_keep=len(text) + 1
         )
-        chosen = result.logits[0, :-1].argmax(-1)
-        states = torch.stack([result.hidden_states[b][0, :tokens] for b in boundaries], dim=1)
+        chosen = result.logits[0, :-1].argmax(-1).tolist()
+        # Each from its own device: a large target is spread over several.
+        states = [result.hidden_states[b][0, :tokens].cpu() for b in (*boundaries, -1)]
     return Answer(
         prompt_ids=prompt_ids,
         output_ids=list(text[:size]),
         continuation_ids=list(text[size:]),
         finish="stop" if text[size - 1] in limits.stop_token_ids else "length",
-        hidden_states=states.cpu(),
-        mismatches=int((chosen != ids[0, len(prompt_ids) :]).sum()),
+        hidden_states=torch.stack(states[:-1], dim=1),
+        last_hidden_state=states[-1],
+        checked=len(text),
+        mismatches=sum(map(operator.ne, chosen, text)),
     )

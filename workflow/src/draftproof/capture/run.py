@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from draftproof.capture.generate import Answer, Limits, answers
-from draftproof.capture.samples import SUFFIX, file_name, read_metadata, write_sample
+from draftproof.capture.generate import Answer, Limits
+from draftproof.capture.samples import (
+    FORMAT,
+    LAST,
+    file_name,
+    read_metadata,
+    refuse_not_finite,
+    remove_stale,
+    write_sample,
+)
 from draftproof.capture.target import Target
 from draftproof.errors import InputError
 from draftproof.files import digest, sha256
@@ -22,7 +29,6 @@ log = logging.getLogger(__name__)
 # Tokens kept beyond the end of an output: enough to judge the last verify step of up to 9 drafts.
 LOOKAHEAD_TOKENS = 8
 MIN_REPEATED = 0.99
-FORMAT = "draftproof/sample/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +59,6 @@ class Capture:
     max_new_tokens: int
     dtype: str
     batch: int
-    versions: Mapping[str, str]
 
     def limits(self) -> Limits:
         """Return where texts end."""
@@ -69,13 +74,14 @@ class Capture:
         return digest(
             {
                 "format": FORMAT,
+                "source": self.target.source,
                 "target": self.target.digest,
                 "boundaries": self.boundaries,
                 "max_new_tokens": self.max_new_tokens,
                 "stop_token_ids": self.target.stop_token_ids,
                 "lookahead": LOOKAHEAD_TOKENS,
                 "dtype": self.dtype,
-                "versions": dict(self.versions),
+                "versions": dict(self.target.versions),
                 "prompt_ids": list(prompt_ids),
             }
         )
@@ -93,11 +99,11 @@ class Capture:
             "schema": "draftproof/capture/1",
             "target": {
                 "path": str(self.target.path),
-                "sha256": self.target.digest,
+                self.target.digest_of: self.target.digest,
                 "architecture": self.target.architecture,
             },
-            "source": "huggingface",
-            "versions": dict(self.versions),
+            "source": self.target.source,
+            "versions": dict(self.target.versions),
             "prompts": {
                 "source": source,
                 "split": split or "all",
@@ -111,14 +117,10 @@ class Capture:
             "num_layers": self.target.num_layers,
             "hidden_size": self.target.hidden_size,
             "boundaries": list(self.boundaries),
+            **({} if self.target.last_state is None else {"last_state": self.target.last_state}),
             "self_check": {"tokens": checked.tokens, "mismatches": checked.mismatches},
             "samples": list(entries),
         }
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of the libraries that compute the states."""
-    return {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
 
 
 def capture(
@@ -138,7 +140,7 @@ def capture(
             for prompt in prompts
             if turn < len(prompt.turns)
         ]
-        for job, entry, output_ids, missed in progress(
+        for job, entry, output_ids, check in progress(
             finish(settings, jobs), f"capture, turn {turn + 1}", len(jobs)
         ):
             if job.id in made:
@@ -147,8 +149,8 @@ def capture(
             conversations[job.prompt.id].append(
                 {"role": "assistant", "content": settings.target.text_of(output_ids)}
             )
-            mismatches += missed
-            tokens += len(output_ids) + LOOKAHEAD_TOKENS
+            mismatches += check.mismatches
+            tokens += check.tokens
             refuse_unfaithful(settings, mismatches, tokens, final=False)
     checked = Check(tokens=tokens, mismatches=mismatches)
     refuse_unfaithful(settings, mismatches, tokens, final=True)
@@ -193,15 +195,15 @@ def job_of(
 
 def finish(
     settings: Capture, jobs: Sequence[Job]
-) -> Iterator[tuple[Job, dict[str, Any], list[int], int]]:
-    """Yield (job, manifest entry, output ids, mismatches) of every job: kept ones first, then made in batches."""
+) -> Iterator[tuple[Job, dict[str, Any], list[int], Check]]:
+    """Yield (job, manifest entry, output ids, check) of every job: kept ones first, then made in batches."""
     todo = []
     for job in jobs:
         found = read_metadata(job.path)
         if found is None or found.get("settings") != job.settings or found.get("id") != job.id:
             todo.append(job)
         else:
-            yield job, entry_of(job, found), stored_output(job), int(found["mismatches"])
+            yield job, entry_of(job, found), stored_output(job), check_of(found)
     if len(todo) < len(jobs):
         log.info("%d of %d samples are there already", len(jobs) - len(todo), len(jobs))
     # Like lengths together: less padding.
@@ -209,22 +211,24 @@ def finish(
     for first in range(0, len(todo), settings.batch):
         batch = todo[first : first + settings.batch]
         prompts = [job.prompt_ids for job in batch]
-        made = answers(settings.target.model, prompts, settings.boundaries, settings.limits())
+        made = settings.target.answers(prompts, settings.boundaries, settings.limits())
         for job, answer in zip(batch, made, strict=True):
             metadata = store(job, answer)
-            yield job, entry_of(job, metadata), answer.output_ids, answer.mismatches
+            yield job, entry_of(job, metadata), answer.output_ids, check_of(metadata)
 
 
 def store(job: Job, answer: Answer) -> dict[str, str]:
     """Write a sample file and return its metadata; raises InputError when its states are not finite."""
     import torch
 
-    if not bool(torch.isfinite(answer.hidden_states).all()):
-        raise InputError(
-            f"the target's hidden states on {job.id} are not finite (NaN or infinity)",
-            str(job.path),
-            "Check the target's weights, or use --dtype float32.",
-        )
+    tensors = {
+        "token_ids": torch.tensor(answer.prompt_ids + answer.output_ids),
+        "hidden_states": answer.hidden_states,
+        "continuation_ids": torch.tensor(answer.continuation_ids, dtype=torch.long),
+    }
+    if answer.last_hidden_state is not None:
+        tensors[LAST] = answer.last_hidden_state
+    refuse_not_finite(tensors, f"sample {job.id}")
     metadata = {
         "format": FORMAT,
         "id": job.id,
@@ -232,15 +236,16 @@ def store(job: Job, answer: Answer) -> dict[str, str]:
         "prompt_tokens": str(len(answer.prompt_ids)),
         "output_tokens": str(len(answer.output_ids)),
         "finish": answer.finish,
+        "checked": str(answer.checked),
         "mismatches": str(answer.mismatches),
-    }
-    tensors = {
-        "token_ids": torch.tensor(answer.prompt_ids + answer.output_ids),
-        "hidden_states": answer.hidden_states,
-        "continuation_ids": torch.tensor(answer.continuation_ids),
     }
     write_sample(job.path, tensors, metadata)
     return metadata
+
+
+def check_of(metadata: Mapping[str, str]) -> Check:
+    """Return the check that a sample file's metadata tells of."""
+    return Check(tokens=int(metadata["checked"]), mismatches=int(metadata["mismatches"]))
 
 
 def stored_output(job: Job) -> list[int]:
@@ -283,10 +288,3 @@ def refuse_unfaithful(settings: Capture, mismatches: int, tokens: int, *, final:
             tokens,
             settings.dtype,
         )
-
-
-def remove_stale(out: Path, kept: set[str]) -> None:
-    """Remove sample files that the manifest will not list."""
-    for path in out.glob(f"*{SUFFIX}"):
-        if path.name not in kept:
-            path.unlink()

@@ -1,11 +1,14 @@
-"""The sample file: one target answer with the hidden states behind it, `<id>.safetensors`.
+"""The sample file: one target answer with the hidden states behind it, `<id>.safetensors` (workflow/capture-format.md).
 
-    token_ids         int64 [T]       prompt, then the target's own greedy output
-    hidden_states     [T, A, H]       in the capture's dtype; row i belongs to token i; axis 1 = the manifest's boundaries
-    continuation_ids  int64 [C]       what the target says after its output, the stop token ignored (C may be 0)
+    token_ids          int64 [T]       prompt, then the target's own greedy output
+    hidden_states      [T, A, H]       in the capture's dtype; row i belongs to token i; axis 1 = the manifest's boundaries
+    last_hidden_state  [T, H]          behind the last layer; the manifest's last_state says on which side of the final norm
+    continuation_ids   int64 [C]       what the target says after its output, the stop token ignored (C may be 0)
+
+`last_hidden_state` is there when the manifest has `last_state`.
 
 The key `sample` of the file's metadata (safetensors ``__metadata__``) is a JSON object with id, settings (a digest of everything that shaped the
-sample), prompt_tokens, output_tokens, finish and mismatches. The continuation is there because an engine's last verify
+sample), prompt_tokens, output_tokens, finish, checked and mismatches. The continuation is there because an engine's last verify
 step may accept drafts beyond the end of the output, and counts them.
 """
 
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +30,9 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 SUFFIX = ".safetensors"
+FORMAT = "draftproof/sample/2"
 METADATA_KEY = "sample"
+LAST = "last_hidden_state"
 MAX_NAME = 120
 AGAIN = "Run draftproof capture again."
 
@@ -42,6 +47,7 @@ class Sample:
     token_ids: Tensor
     hidden_states: Tensor
     continuation_ids: Tensor
+    last_hidden_state: Tensor | None = None
 
 
 def file_name(sample_id: str) -> str:
@@ -65,6 +71,13 @@ def write_sample(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
         save_file(kept, part, metadata={METADATA_KEY: json.dumps(dict(metadata), sort_keys=True)})
         part.chmod(0o644)
         part.replace(path)
+
+
+def remove_stale(out: Path, kept: set[str]) -> None:
+    """Remove sample files that the manifest will not list."""
+    for path in out.glob(f"*{SUFFIX}"):
+        if path.name not in kept:
+            path.unlink()
 
 
 def read_metadata(path: Path) -> dict[str, str] | None:
@@ -93,37 +106,70 @@ def read_sample(directory: Path, manifest: Mapping[str, Any], entry: Mapping[str
 
     Refused: another content than was captured, missing tensors, rows that do not equal the tokens, NaN or infinity.
     """
-    import torch
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     path = directory / entry["file"]
     if not path.is_file():
         raise InputError("the sample file is missing", str(path), AGAIN)
     if sha256(path) != entry["sha256"]:
         raise InputError("is not the file that the manifest lists (SHA-256)", str(path), AGAIN)
-    try:
-        tensors = load_file(path)
-        token_ids, states = tensors["token_ids"], tensors["hidden_states"]
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"cannot be read ({error})", str(path), AGAIN) from None
-    except KeyError as error:
-        raise InputError(f"holds no tensor {error}", str(path), AGAIN) from None
-    tokens = entry["prompt_tokens"] + entry["output_tokens"]
-    wanted = (tokens, len(manifest["boundaries"]), manifest["hidden_size"])
-    if tuple(token_ids.shape) != (tokens,) or tuple(states.shape) != wanted:
-        raise InputError(
-            f"holds {tuple(token_ids.shape)} tokens and {tuple(states.shape)} states, not ({tokens},) and {wanted}",
-            str(path),
-            AGAIN,
-        )
-    if not bool(torch.isfinite(states).all()):
-        raise InputError("holds hidden states that are not finite (NaN or infinity)", str(path))
+    last = (LAST,) if "last_state" in manifest else ()
+    tensors = read_tensors(path, ("token_ids", "hidden_states", *last), ("continuation_ids",))
+    require_rows(tensors, entry, manifest, path)
+    refuse_not_finite(tensors, str(path))
     return Sample(
         id=entry["id"],
         category=entry["category"],
         prompt_tokens=entry["prompt_tokens"],
-        token_ids=token_ids.long(),
-        hidden_states=states,
-        continuation_ids=tensors.get("continuation_ids", token_ids[:0]).long(),
+        token_ids=tensors["token_ids"].long(),
+        hidden_states=tensors["hidden_states"],
+        continuation_ids=tensors.get("continuation_ids", tensors["token_ids"][:0]).long(),
+        last_hidden_state=tensors.get(LAST),
     )
+
+
+def read_tensors(path: Path, needed: Sequence[str], more: Sequence[str] = ()) -> dict[str, Tensor]:
+    """Return these tensors of a sample file, and those of `more` that it has; raises InputError when one is missing."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            held = set(file.keys())
+            if missing := [name for name in needed if name not in held]:
+                raise InputError(f"holds no tensor {missing[0]!r}", str(path), AGAIN)
+            return {name: file.get_tensor(name) for name in (*needed, *more) if name in held}
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"cannot be read ({error})", str(path), AGAIN) from None
+
+
+def require_rows(
+    tensors: Mapping[str, Tensor],
+    entry: Mapping[str, Any],
+    manifest: Mapping[str, Any],
+    path: Path,
+) -> None:
+    """Raise InputError unless every tensor of a sample has one row per token, and the manifest's other sizes."""
+    tokens, width = entry["prompt_tokens"] + entry["output_tokens"], manifest["hidden_size"]
+    wanted: dict[str, tuple[int, ...]] = {
+        "token_ids": (tokens,),
+        "hidden_states": (tokens, len(manifest["boundaries"]), width),
+        LAST: (tokens, width),
+    }
+    for name in tensors.keys() & wanted.keys():
+        found = tuple(tensors[name].shape)
+        if found != wanted[name]:
+            raise InputError(
+                f"holds {name} of {found}, not {wanted[name]}: one row per token", str(path), AGAIN
+            )
+
+
+def refuse_not_finite(tensors: Mapping[str, Tensor], where: str) -> None:
+    """Raise InputError when states hold NaN or infinity."""
+    import torch
+
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            bad = int((~torch.isfinite(tensor.flatten(1)).all(1)).sum())
+            raise InputError(
+                f"{name} is not finite (NaN or infinity) in {bad} of {len(tensor)} rows",
+                where,
+                "Check the target's weights and the precision it ran in.",
+            )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from draftproof.capture.generate import Answer, Limits, answers
 from draftproof.checkpoint.boundaries import layer_count, target_architecture, text_config
 from draftproof.checkpoint.configuration import config_file, read_config
 from draftproof.checkpoint.weights import checkpoint_digest, open_weights
@@ -19,16 +22,44 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A loaded target. `model` and `tokenizer` are transformers' own; `stop_token_ids` ascending."""
+class Target(ABC):
+    """Who answers: what is known of the target, and how it is asked. `stop_token_ids` ascending.
+
+    `digest` says what the samples were made by; `digest_of` names it in the manifest. `last_state` is the side of the
+    final norm that its last states are from, None when it shows none.
+    """
 
     path: Path
+    source: str
     digest: str
+    digest_of: str
+    versions: Mapping[str, str]
+    last_state: str | None
     architecture: str
     num_layers: int
     hidden_size: int
     max_positions: int | None
     stop_token_ids: tuple[int, ...]
+
+    @abstractmethod
+    def prompt_ids(self, messages: Sequence[Mapping[str, str]], where: str) -> list[int]:
+        """Return the token ids of a conversation, up to where the target's answer starts."""
+
+    @abstractmethod
+    def text_of(self, output_ids: Sequence[int]) -> str:
+        """Return an answer as text, special tokens left out."""
+
+    @abstractmethod
+    def answers(
+        self, prompts: Sequence[Sequence[int]], boundaries: Sequence[int], limits: Limits
+    ) -> Iterator[Answer]:
+        """Yield the answer to each prompt (token ids) of a batch, in their order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedTarget(Target):
+    """A target that transformers has loaded. `model` and `tokenizer` are transformers' own."""
+
     model: Any
     tokenizer: Any
 
@@ -51,8 +82,14 @@ class Target:
         """Return an answer as text, special tokens left out."""
         return str(self.tokenizer.decode(list(output_ids), skip_special_tokens=True))
 
+    def answers(
+        self, prompts: Sequence[Sequence[int]], boundaries: Sequence[int], limits: Limits
+    ) -> Iterator[Answer]:
+        """Yield the answer to each prompt (token ids) of a batch, in their order."""
+        return answers(self.model, prompts, boundaries, limits)
 
-def load_target(path: Path, dtype: str, device: str) -> Target:
+
+def load_target(path: Path, dtype: str, device: str) -> LoadedTarget:
     """Load target and tokenizer from local files; no code of the checkpoint is run.
 
     Raises InputError when transformers cannot load it, MachineError when there is no such device.
@@ -61,7 +98,7 @@ def load_target(path: Path, dtype: str, device: str) -> Target:
     config = read_config(path, "target")
     weights = open_weights(path)
     architecture, num_layers = target_architecture(config), layer_count(config)
-    model, tokenizer = _load(path, dtype, _device(device))
+    model, tokenizer = _load(path, dtype, placement(device))
     if not tokenizer.chat_template:
         raise InputError(
             "its tokenizer has no chat template",
@@ -69,8 +106,12 @@ def load_target(path: Path, dtype: str, device: str) -> Target:
             "Use the instruct model, or add chat_template.jinja.",
         )
     text = text_config(config)
-    return Target(
+    return LoadedTarget(
         path=path,
+        source="huggingface",
+        digest_of="sha256",
+        versions={name: version(name) for name in ("torch", "transformers")},
+        last_state="post_norm",
         digest=checkpoint_digest(config_file(path), weights),
         architecture=architecture,
         num_layers=num_layers,
@@ -103,17 +144,19 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)[:300].rstrip(".")
 
 
-def _device(name: str) -> str:
+def placement(device: str) -> str:
+    """Return where a model goes, as transformers' device_map: one device, or "auto", spread over all GPUs."""
     import torch
 
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "cpu" or (device == "auto" and not gpus):
+        return "cpu"
+    if not gpus:
         raise MachineError("no CUDA device", "--device", "Use --device cpu.")
-    return name
+    return "auto" if device == "auto" and gpus > 1 else "cuda"
 
 
-def _load(path: Path, dtype: str, device: str) -> tuple[Any, Any]:
+def _load(path: Path, dtype: str, device_map: str) -> tuple[Any, Any]:
     import torch
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -124,7 +167,9 @@ def _load(path: Path, dtype: str, device: str) -> tuple[Any, Any]:
     local = {"local_files_only": True, "trust_remote_code": False}
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, **local)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype), **local)
+        model = AutoModelForCausalLM.from_pretrained(
+            path, dtype=getattr(torch, dtype), device_map=device_map, **local
+        )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise InputError(
             f"transformers cannot load the target ({first_line(error)})", str(path)
@@ -134,4 +179,4 @@ def _load(path: Path, dtype: str, device: str) -> tuple[Any, Any]:
         log.warning(
             "the target's generation_config has repetition_penalty %s; unused here", penalty
         )
-    return model.to(device).eval(), tokenizer
+    return model.eval(), tokenizer

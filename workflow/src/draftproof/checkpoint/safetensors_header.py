@@ -144,19 +144,22 @@ def _parse(raw: bytes, where: str) -> dict[str, Any]:
 
 def _pairs(header: Mapping[str, Any]) -> int:
     """Return how many keys a header has with those of its entries: as many colons it holds, unless a key was lost."""
-    return len(header) + sum(len(entry) for entry in header.values() if isinstance(entry, dict))
+    entries = header.values()
+    if {*map(type, entries)} == {dict}:
+        return len(header) + sum(map(len, entries))
+    return len(header) + sum(len(entry) for entry in entries if isinstance(entry, dict))
 
 
-class _Sizes(dict[tuple[str, tuple[int, ...]], int]):
-    """{(dtype, shape): bytes}, each computed once: a big target has few shapes. Raises KeyError for what is none."""
+class _Kinds(dict[tuple[str, tuple[int, ...]], tuple[str, tuple[int, ...], int]]):
+    """{(dtype, shape): the same and its bytes}, each made once: a big target has few. Raises KeyError for what is none."""
 
-    def __missing__(self, key: tuple[str, tuple[int, ...]]) -> int:
+    def __missing__(self, key: tuple[str, tuple[int, ...]]) -> tuple[str, tuple[int, ...], int]:
         dtype, shape = key
         bits = math.prod(shape) * BITS[dtype] if _naturals(list(shape)) else 1
         if bits % 8:
             raise KeyError(key)
-        self[key] = bits // 8
-        return self[key]
+        self[key] = kind = (dtype, shape, bits // 8)
+        return kind
 
 
 _ENTRY = itemgetter("dtype", "shape", "data_offsets")
@@ -167,7 +170,7 @@ _MAKE = partial(tuple.__new__, Tensor)
 def _tensors_at_once(header: Mapping[str, Any], path: Path, base: int) -> dict[str, Tensor] | None:
     """Return the tensors of a header that is right and in the values' order; None: look at each one.
 
-    No Python runs per tensor: a big target has hundreds of thousands.
+    No Python runs per tensor, and what tensors have in common is kept once: a big target has hundreds of thousands.
     """
     entries = header.values()
     try:
@@ -175,16 +178,16 @@ def _tensors_at_once(header: Mapping[str, Any], path: Path, base: int) -> dict[s
         lengths = {*map(len, entries)}, {*map(len, offsets)}
         if lengths != ({3}, {2}) or {*map(type, shapes)} != {list}:
             return None
-        begins, ends = map(list, zip(*offsets, strict=True))
-        sizes = _Sizes()
-        shapes = tuple(map(tuple, shapes))
-        needed = list(map(sizes.__getitem__, zip(dtypes, shapes, strict=True)))
-        if begins[0] != 0 or begins[1:] != ends[:-1] or list(map(sub, ends, begins)) != needed:
+        begins, ends = zip(*offsets, strict=True)
+        kinds = map(_Kinds().__getitem__, zip(dtypes, map(tuple, shapes), strict=True))
+        dtypes, shapes, sizes = zip(*kinds, strict=True)
+        if begins[0] != 0 or begins[1:] != ends[:-1] or tuple(map(sub, ends, begins)) != sizes:
             return None
     except (KeyError, TypeError, ValueError):
         return None
-    absolute = (map(add, numbers, repeat(base)) for numbers in (begins, ends))
-    made = map(_MAKE, zip(header, dtypes, shapes, repeat(path), *absolute, strict=False))
+    last = list(map(add, ends, repeat(base)))
+    first = [base, *last[:-1]]
+    made = map(_MAKE, zip(header, dtypes, shapes, repeat(path), first, last, strict=False))
     return dict(zip(header, made, strict=True))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from draftproof.checkpoint.configuration import Config, size
@@ -18,13 +19,16 @@ from draftproof.checkpoint.safetensors_header import Tensor
 PREFIXES = ("model.", "language_model.model.", "model.language_model.", "language_model.", "")
 HEADS = ("lm_head", "language_model.lm_head", "model.lm_head")
 EMBEDDING = "embed_tokens.weight"
+FIRST = "mlp.experts.0"
 LISTED = 40  # faults; a wrong config could promise any number of tensors
 # Keys without which a family's layers are not known in full.
 NEEDED = {
     "llama": ("hidden_size", "intermediate_size"),
     "deepseek": ("hidden_size", "intermediate_size", "kv_lora_rank", "moe_intermediate_size"),
 }
-Templates = tuple[tuple[str, Shape], ...]
+# Ends of names, and their shapes.
+Templates = tuple[tuple[str, ...], tuple[Shape, ...]]
+_SHAPE = itemgetter(Tensor._fields.index("shape"))
 
 
 @dataclass(slots=True)
@@ -37,14 +41,21 @@ class Comparison:
 
     def add(self, tensors: Mapping[str, Tensor], prefix: str, templates: Templates) -> bool:
         """Look for tensors whose names start with prefix; returns whether to go on."""
-        get = tensors.get
-        for ending, shape in templates:
-            tensor = get(prefix + ending)
+        endings, shapes = templates
+        self.checked += len(endings)
+        names = map(prefix.__add__, endings)
+        try:
+            # All are there, nearly always: no Python runs per tensor, of which there may be hundreds of thousands.
+            if tuple(map(_SHAPE, map(tensors.__getitem__, names))) == shapes:
+                return True
+        except KeyError:
+            pass
+        for ending, shape in zip(endings, shapes, strict=True):
+            tensor = tensors.get(prefix + ending)
             if tensor is None:
                 self.missing.append(prefix + ending)
-            elif tensor.shape != shape and not fits(tensor.shape, shape):
+            elif not fits(tensor.shape, shape):
                 self.wrong[tensor.name] = (tensor.shape, shape)
-        self.checked += len(templates)
         return len(self.missing) + len(self.wrong) < LISTED
 
 
@@ -79,16 +90,16 @@ def compare(
         return found
     hidden = size(text, "hidden_size")
     table = (size(text, "vocab_size"), hidden)
-    found.add(tensors, prefix, ((EMBEDDING, table), ("norm.weight", (hidden,))))
+    found.add(tensors, prefix, ((EMBEDDING, "norm.weight"), (table, (hidden,))))
     head = next((h for h in HEADS if f"{h}.weight" in tensors), None)
     if head:
-        found.add(tensors, head, ((".weight", table),))
+        found.add(tensors, head, ((".weight",), (table,)))
     elif text.get("tie_word_embeddings") is False and not _quantised_head(tensors):
         found.missing.append(HEADS[0] + ".weight")
     if family is None or any(size(text, key) is None for key in NEEDED[family["layers"]]):
         return found
     start = layers_prefix(tensors, prefix)
-    for block, templates in _blocks(text, family, how):
+    for block, templates in _blocks(text, family, how, len(tensors) + LISTED):
         if not found.add(tensors, start + block, templates):
             break
     return found
@@ -99,31 +110,36 @@ def _quantised_head(tensors: Mapping[str, Tensor]) -> bool:
 
 
 def _blocks(
-    text: Config, family: Mapping[str, Any], how: Quantisation | None
+    text: Config, family: Mapping[str, Any], how: Quantisation | None, most: int
 ) -> Iterator[tuple[str, Templates]]:
-    """Yield (start of a name after `layers.`, the ends with their shapes), layer by layer, expert by expert."""
+    """Yield (start of a name after `layers.`, the ends with their shapes), layer by layer; no more than `most` experts."""
     latent = family["layers"] == "deepseek"
+    hidden, inner = size(text, "hidden_size"), size(text, "moe_intermediate_size")
+    experts = min(size(text, "n_routed_experts") or 0, most)
+    made: dict[object, Templates] = {}  # most layers are alike
     for layer in range(size(text, "num_hidden_layers") or 0):
         sparse = latent and _sparse(text, layer)
         plain, matrices = _deepseek(text, sparse) if latent else _llama(text, family)
-        yield f"{layer}.", (*plain.items(), *_stored(how, layer, matrices))
-        if sparse:
-            inner, hidden = size(text, "moe_intermediate_size"), size(text, "hidden_size")
-            # The engine quantises all experts of a layer one way, so one of them tells.
-            expert = _stored(how, layer, _gated("mlp.experts.0.", hidden, inner))
-            ends = tuple((name.removeprefix("mlp.experts.0"), shape) for name, shape in expert)
-            for number in range((size(text, "n_routed_experts") or 0) if ends else 0):
-                yield f"{layer}.mlp.experts.{number}", ends
+        shapes = plain | _stored(how, layer, matrices)
+        # The engine quantises all experts of a layer one way, so one of them tells.
+        expert = _stored(how, layer, _gated(f"{FIRST}.", hidden, inner)) if sparse else {}
+        kind = (tuple(shapes.items()), tuple(expert.items()))
+        if kind not in made:
+            ends = {name.removeprefix(FIRST): shape for name, shape in expert.items()}
+            for number in range(experts):
+                shapes |= {f"mlp.experts.{number}{end}": shape for end, shape in ends.items()}
+            made[kind] = tuple(shapes), tuple(shapes.values())
+        yield f"{layer}.", made[kind]
 
 
 def _stored(
     how: Quantisation | None, layer: int, matrices: Mapping[str, tuple[int | None, int | None]]
-) -> Templates:
-    found: list[tuple[str, Shape]] = []
+) -> dict[str, Shape]:
+    found: dict[str, Shape] = {}
     for module, (rows, columns) in matrices.items():
         parts = stored(how, f"model.layers.{layer}.{module}", rows, columns) or {}
-        found += [(module + ending, shape) for ending, shape in parts.items()]
-    return tuple(found)
+        found |= {module + ending: shape for ending, shape in parts.items()}
+    return found
 
 
 def _llama(text: Config, family: Mapping[str, Any]) -> tuple[dict[str, Shape], dict[str, Any]]:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import gc
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import groupby
-from operator import attrgetter
+from operator import is_, itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ INDEX, PICKLED_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.
 WHOLE = "model.safetensors"
 PICKLED = {".bin", ".pt", ".pth", ".ckpt"}
 CHUNK_BYTES = 8 << 20
+_PATH = itemgetter(Tensor._fields.index("path"))
 STORED_AS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
@@ -99,13 +99,13 @@ def _pickled(paths: list[Path], index: Path | None, unpickle: bool) -> Weights:
         unpickled(path, file)
     weights = replace(_gather(files), pickled=tuple(paths), scratch=scratch)
     if index is not None and index.is_file():
-        names_of = dict(zip(files, (path.name for path in paths), strict=True))
-        held = {name: names_of[tensor.path] for name, tensor in weights.tensors.items()}
-        _check_index(index, _weight_map(index, ".bin"), held)
+        mapping = _weight_map(index, ".bin")
+        _check_index(index, mapping, weights, [path.name for path in paths])
     return weights
 
 
 def _gather(files: tuple[Path, ...]) -> Weights:
+    """Read the headers of files that are one checkpoint."""
     tensors: dict[str, Tensor] = {}
     for file in files:
         found = read_header(file)
@@ -138,10 +138,7 @@ def _indexed(directory: Path, index: Path) -> Weights:
     names = sorted({*mapping.values()})
     beside = sorted(p.name for p in directory.glob("*.safetensors") if p.name not in names)
     weights = _gather(tuple(directory / name for name in names))
-    held: dict[str, str] = {}
-    for file, tensors in groupby(weights.tensors.values(), attrgetter("path")):
-        held |= dict.fromkeys(map(attrgetter("name"), tensors), file.name)
-    _check_index(index, mapping, held)
+    _check_index(index, mapping, weights, names)
     return replace(weights, index=index, ignored_files=tuple(beside))
 
 
@@ -150,7 +147,7 @@ def _weight_map(index: Path, suffix: str) -> dict[str, str]:
     mapping = read_object(index, "index").get("weight_map")
     if not isinstance(mapping, dict) or not mapping:
         raise InputError("has no weight_map", str(index), "Fetch the index again.")
-    for name in sorted({str(name) for name in mapping.values()}):
+    for name in sorted({*map(str, mapping.values())}):
         if name != Path(name).name or not name.endswith(suffix) or len(name) > 255:
             raise InputError(f"names {name[:200]!r}, no {suffix[1:]} file beside it", str(index))
         if not (index.parent / name).is_file():
@@ -160,15 +157,24 @@ def _weight_map(index: Path, suffix: str) -> dict[str, str]:
     return mapping
 
 
-def _check_index(index: Path, mapping: Mapping[str, str], held: Mapping[str, str]) -> None:
-    """Raise InputError unless the index says of every tensor which file really holds it."""
-    if held == mapping:
-        return
+def _check_index(
+    index: Path, mapping: Mapping[str, str], weights: Weights, names: Sequence[str]
+) -> None:
+    """Raise InputError unless the index says of every tensor which file really holds it; `names`: what it calls the files."""
+    path_of = dict(zip(names, weights.files, strict=True))
+    tensors = weights.tensors
+    try:
+        held = map(_PATH, map(tensors.__getitem__, mapping))
+        said = map(path_of.__getitem__, mapping.values())
+        if len(mapping) == len(tensors) and all(map(is_, said, held)):
+            return
+    except KeyError:
+        pass
     stale = "Fetch the index and the weights again; they are not of one checkpoint."
     for tensor, file in mapping.items():
-        if held.get(tensor) != file:
+        if tensor not in tensors or tensors[tensor].path != path_of.get(file):
             raise InputError(f"says that {file!r} holds {tensor!r}; it does not", str(index), stale)
-    unnamed = next(tensor for tensor in held if tensor not in mapping)
+    unnamed = next(tensor for tensor in tensors if tensor not in mapping)
     raise InputError(f"does not name the tensor {unnamed!r}", str(index), stale)
 
 

@@ -5,6 +5,9 @@ the server is ready. The exit code is the command's own; 1 when --preflight says
 ready or dies, with the engine's own reason. Without a command the server stays up until Ctrl-C. However this ends (a
 signal, kill -9, the death of --owner), no process of the server or of the command stays behind.
 
+The arm capture serves the target without a draft and hands out its hidden states: those that the draft of --validation
+reads, and those its wiring may be confused with.
+
 example:
   draftproof serve --server spec --arm spec --target models/target --draft models/draft --device cpu --out serving/spec
     --flags '{"speculative-num-steps": 3, "speculative-eagle-topk": 1, "speculative-num-draft-tokens": 4}'
@@ -20,9 +23,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from draftproof.checkpoint.boundaries import engine_ids, layer_count, target_architecture
+from draftproof.checkpoint.configuration import read_config
 from draftproof.engines import DEFAULT_ENGINE
 from draftproof.errors import ConfigError
-from draftproof.files import read_result
+from draftproof.files import read_result, require_directory
 from draftproof.serving.launch import launched, run_command, wait_for_signal
 from draftproof.serving.plan import ARMS, DEVICES, Flag, make_plan
 from draftproof.serving.port import free_port, require_free
@@ -39,7 +44,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--arm", required=True, choices=ARMS)
     parser.add_argument("--target", required=True, type=Path, metavar="DIR")
-    parser.add_argument("--draft", type=Path, metavar="DIR", help="not used by the arm baseline")
+    parser.add_argument("--draft", type=Path, metavar="DIR", help="used by the speculative arms")
+    parser.add_argument(
+        "--validation", type=Path, metavar="FILE", help="what validate wrote; for the arm capture"
+    )
     parser.add_argument("--engine", default=DEFAULT_ENGINE, help="default: %(default)s")
     parser.add_argument("--device", required=True, choices=DEVICES)
     parser.add_argument(
@@ -90,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
         draft=args.draft,
         flags=flags,
         environment=json_object(args.environment, "--environment", (str,)),
+        layer_ids=layer_ids(args),
     )
     if failed := failed_checks(args.preflight) if args.preflight else []:
         print("\n".join(failed), file=sys.stderr)
@@ -114,6 +123,24 @@ def run(args: argparse.Namespace) -> int:
     except Stopped as stopped:
         return stopped.exit_code
     return 0
+
+
+def layer_ids(args: argparse.Namespace) -> list[int]:
+    """Return the engine's ids of the hidden states that the arm capture hands out, none for other arms."""
+    if args.arm != "capture":
+        if args.validation is not None:
+            raise ConfigError("is for the arm capture", "--validation", "Leave it out.")
+        return []
+    if args.validation is None:
+        raise ConfigError("arm capture needs --validation FILE", f"server {args.server}")
+    from draftproof.capture.boundaries import served_boundaries
+
+    config = read_config(require_directory(args.target, "target"), "target")
+    architecture, layers = target_architecture(config), layer_count(config)
+    validation = read_result(args.validation, "validation")
+    where = str(args.validation)
+    wanted = served_boundaries(validation, args.engine, architecture, layers, where)
+    return engine_ids(args.engine, architecture, wanted)
 
 
 def failed_checks(preflight: Path) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from draftproof.files import require_directory
 from draftproof.serving.port import HOST
 
 Flag = str | int | float | bool
-ARMS = ("baseline", "spec", "spec_synthetic")
+Value = Flag | list[int]
+SPECULATIVE = ("spec", "spec_synthetic")
+ARMS = ("baseline", *SPECULATIVE, "capture")
 DEVICES = ("cpu", "cuda")
 
 
@@ -28,12 +30,12 @@ class Plan:
     device: str
     target: Path
     draft: Path | None
-    flags: dict[str, Flag]
+    flags: dict[str, Value]
     """All flags but host and port, in the order of the command line."""
     environment: dict[str, str]
     """Variables set for the server, on top of ours."""
-    asked: dict[str, Flag]
-    """Settings to read back from the server, by the engine's own names."""
+    asked: dict[str, Value | None]
+    """Settings to read back from the server, by the engine's own names; None where it has none."""
 
     def command(self, python: str, port: int) -> list[str]:
         """Return the server's command line."""
@@ -42,12 +44,17 @@ class Plan:
         return [python, "-m", module, *flag_arguments(arguments)]
 
 
-def flag_arguments(flags: Mapping[str, Flag]) -> list[str]:
-    """Return flags as arguments: ``true`` stands bare, ``false`` is left out, a string with spaces stays one argument."""
+def flag_arguments(flags: Mapping[str, Value]) -> list[str]:
+    """Return flags as arguments: ``true`` stands bare, ``false`` is left out, a list's numbers follow one by one.
+
+    A string with spaces stays one argument.
+    """
     arguments = []
     for name, value in flags.items():
         if value is True:
             arguments.append(f"--{name}")
+        elif isinstance(value, list):
+            arguments += [f"--{name}", *map(str, value)]
         elif value is not False:
             arguments += [f"--{name}", str(value)]
     return arguments
@@ -63,11 +70,15 @@ def make_plan(
     draft: Path | None,
     flags: Mapping[str, Flag],
     environment: Mapping[str, str],
+    layer_ids: Sequence[int] = (),
 ) -> Plan:
-    """Return the plan of a launch; raises ConfigError or InputError for what could not work."""
+    """Return the plan of a launch; raises ConfigError or InputError for what could not work.
+
+    `layer_ids`: whose hidden states the arm capture hands out, in the engine's own numbers.
+    """
     known = facts(engine, "serving")
     require_directory(target, "target")
-    if arm != "baseline":
+    if arm in SPECULATIVE:
         if draft is None:
             raise ConfigError(f"arm {arm} needs a draft", f"server {server}", "Give --draft DIR.")
         require_directory(
@@ -76,9 +87,11 @@ def make_plan(
     check_flags(server, arm, flags, known)
     check_synthetic(server, arm, environment, known["synthetic_variable"])
 
-    own: dict[str, Flag] = {"model-path": str(target), "device": device}
-    if arm != "baseline":
+    own: dict[str, Value] = {"model-path": str(target), "device": device}
+    if arm in SPECULATIVE:
         own |= known["spec_flags"] | {"speculative-draft-model-path": str(draft)}
+    if arm == "capture":
+        own |= known["capture"]["flags"] | {known["capture"]["ids_flag"]: list(layer_ids)}
     # The experiment's flags win over those that a device needs by default.
     every = (
         own
@@ -86,14 +99,18 @@ def make_plan(
         | dict(flags)
     )
     names = known["setting_names"]
-    asked = {names.get(name, name.replace("-", "_")): value for name, value in every.items()}
+    asked: dict[str, Value | None] = {
+        names.get(name, name.replace("-", "_")): value for name, value in every.items()
+    }
+    if arm == "capture":
+        asked |= known["capture"]["settings"]
     return Plan(
         server=server,
         arm=arm,
         engine=engine,
         device=device,
         target=target,
-        draft=draft if arm != "baseline" else None,
+        draft=draft if arm in SPECULATIVE else None,
         flags=every,
         environment=dict(environment),
         asked=asked,
@@ -129,14 +146,20 @@ def check_flags(server: str, arm: str, flags: Mapping[str, Flag], known: Mapping
             raise ConfigError(
                 f"flag {name!r}", where, f"Write it as {name.lstrip('-').replace('_', '-')!r}."
             )
-        if arm == "baseline" and name.startswith(known["speculative_prefix"]):
+        if arm not in SPECULATIVE and name.startswith(known["speculative_prefix"]):
             raise ConfigError(
-                f"arm baseline does not take {name}", where, "Remove it, or set the arm to spec."
+                f"arm {arm} does not take {name}", where, "Remove it, or set the arm to spec."
             )
         if name in known["owned_flags"]:
             raise ConfigError(
                 f"{name} is set by the arm and the command line", where, "Remove it from the flags."
             )
+    if arm == "capture":
+        for name, value in known["capture"]["flags"].items():
+            if flags.get(name, value) != value:
+                raise ConfigError(
+                    f"arm capture needs {name} {value}, not {flags[name]}", where, "Remove it."
+                )
     for constraint in known["constraints"]:
         if fault := CONSTRAINTS[constraint["kind"]](flags, constraint):
             raise ConfigError(

@@ -17,24 +17,19 @@ log = logging.getLogger(__name__)
 def compare_settings(plan: Plan, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return {setting: {asked, found}}; raises EngineError when one that must match does not.
 
-    A baseline has no speculative algorithm; that is checked like the rest. Settings nobody asked for are listed
-    (asked null) only where later stages need them: the speculative ones of a speculative arm.
+    A server without a draft has no speculative algorithm; that is checked like the rest. Settings nobody asked for are
+    listed (asked null) only where later stages need them: the speculative ones of a speculative arm.
     """
     known = facts(plan.engine, "serving")
     asked: dict[str, Any] = (
         dict.fromkeys(known["spec_settings"]) | plan.asked
-        if plan.arm != "baseline"
-        else dict(plan.asked)
+        if plan.draft is not None
+        else {"speculative_algorithm": None} | plan.asked
     )
     compared = {name: {"asked": value, "found": info.get(name)} for name, value in asked.items()}
-    if plan.arm == "baseline":
-        compared["speculative_algorithm"] = {
-            "asked": None,
-            "found": info.get("speculative_algorithm"),
-        }
     wrong = []
     for name, pair in compared.items():
-        free = pair["asked"] is None and plan.arm != "baseline"
+        free = pair["asked"] is None and plan.draft is not None
         if free or same(pair["asked"], pair["found"]):
             continue
         if name in known["must_match"]:
