@@ -74,6 +74,35 @@ ANSWERS = [
 ]
 
 
+@pytest.mark.slow
+def test_the_miswired_demo_names_the_line_that_the_corrected_run_confirms(tmp_path: Path) -> None:
+    prompts = {"source": "builtin", "split": "report", "limit": 16}
+    capture = {"max_new_tokens": 48, "dtype": "float32"}
+    workspace = make_workspace(tmp_path, prompts=prompts, capture=capture)
+    done = subprocess.run(
+        ["make", "INSTALLED=", "demo-miswired"],
+        cwd=workspace.path,
+        env=workspace.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    wrong, right = (
+        read(workspace.path / "results" / name / "diagnosis.json")
+        for name in ("demo-miswired", "demo-corrected")
+    )
+    line = '"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 14, 26]'
+    assert wrong["verdict"].startswith(
+        "The draft is wired wrong: its weights fit boundaries (2, 15, 27)"
+    )
+    assert line in wrong["verdict"]
+    assert right["verdict"].startswith("The draft is wired right")
+    assert (
+        right["acceptance"]["served"]["accept_length"]
+        > wrong["acceptance"]["served"]["accept_length"] + 0.5
+    )
+
+
 def test_every_stage_leaves_its_answer(finished: Workspace) -> None:
     missing = [name for name in ANSWERS if not (finished.results / name).is_file()]
     assert not missing
