@@ -75,18 +75,13 @@ ANSWERS = [
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(4000)
 def test_the_miswired_demo_names_the_line_that_the_corrected_run_confirms(tmp_path: Path) -> None:
     prompts = {"source": "builtin", "split": "report", "limit": 16}
     capture = {"max_new_tokens": 48, "dtype": "float32"}
     workspace = make_workspace(tmp_path, prompts=prompts, capture=capture)
-    done = subprocess.run(
-        ["make", "INSTALLED=", "demo-miswired"],
-        cwd=workspace.path,
-        env=workspace.environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-5000:]
+    done = workspace.run("make", "INSTALLED=", "demo-miswired", timeout=3600)
+    assert done.returncode == 0, done.stdout[-5000:]
     wrong, right = (
         read(workspace.path / "results" / name / "diagnosis.json")
         for name in ("demo-miswired", "demo-corrected")

@@ -272,3 +272,21 @@ def test_without_a_baseline_nothing_is_said_of_losses(tmp_path: Path) -> None:
     answer = json.loads((tmp_path / "r/diagnosis.json").read_text())
     assert "lossless" not in answer["verdict"]
     assert "outputs.not-lossless" not in {each["id"] for each in answer["findings"]}
+
+
+def test_another_wrong_wiring_is_named_by_its_kind(tmp_path: Path) -> None:
+    folder = tmp_path / "r"
+    write_results(folder, Truth(wrong_wiring=True, accept=0.2))
+    file = folder / "accuracy/wiring.json"
+    found = json.loads(file.read_text())
+    found["best"] |= {
+        "kinds": ["vocabulary-map"],
+        "label": "d2t read as target ids",
+        "setting": "none: the engine adds the draft id to every entry of d2t",
+    }
+    file.write_text(json.dumps(found))
+    assert main(["diagnose", "--results", str(folder)]) == 0
+    answer = json.loads((folder / "diagnosis.json").read_text())
+    assert ids(answer)["wiring.wrong-vocabulary-map"] == "error"
+    assert "its weights fit d2t read as target ids, accept length" in answer["verdict"]
+    assert "the engine cannot be told so (the engine adds the draft id" in answer["verdict"]

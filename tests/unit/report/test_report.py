@@ -1,5 +1,6 @@
 """The report: whole, self-contained, escaped, and honest about what is missing."""
 
+import json
 import re
 import shutil
 from html.parser import HTMLParser
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from draftproof.cli import main
+from draftproof.report import charts
 from tests.builders.results import Truth, write_results
 
 HOSTILE = "<script>alert(1)</script>\" onload='x' $\\frac$ & {{ 7*7 }}"
@@ -155,3 +157,14 @@ def test_an_empty_folder_is_no_experiment(
     assert main(["report", "--results", str(tmp_path / "none")]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert ["holds no result" in lines[0], "does not exist" in lines[1]] == [True, True]
+
+
+def test_a_scan_of_a_draft_that_cannot_be_computed_is_drawn_without_a_configured_wiring(
+    tmp_path: Path,
+) -> None:
+    write_results(tmp_path, Truth())
+    scan = json.loads((tmp_path / "accuracy/wiring.json").read_text())
+    scan |= {"configured": None, "fault": "d2t leads astray", "candidates": scan["candidates"][1:]}
+    drawn = charts.wiring(scan)
+    assert "Dot chart of 2 wirings" in drawn
+    assert "boundaries (1, 14, 26), one lower" in drawn

@@ -9,6 +9,7 @@ from typing import Any
 
 from draftproof.accuracy.bootstrap import Bootstrap, Counts, Ratio, quantiles
 from draftproof.accuracy.scores import accept_ratio, one_more
+from draftproof.accuracy.wiring_boundaries import listed
 
 # Steps of the scan: enough to tell wirings apart, at a bounded cost.
 STEPS = 3
@@ -184,7 +185,7 @@ def message(answer: Mapping[str, Any]) -> str:
             f" {best['accept_length']:.2f} ({low:.2f} to {high:.2f}, {samples} samples){sure}; {cure(best['setting'])}."
         )
     lengths = f"{best['accept_length']:.2f} against {own['accept_length']:.2f}"
-    configured = f"the configured wiring, boundaries {tuple(own['boundaries'])}"
+    configured = f"the configured wiring, boundaries {listed(own['boundaries'])}"
     if answer["significant"]:
         low, high = best["difference_ci95"]
         return (
