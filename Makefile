@@ -30,7 +30,7 @@ demo: install ## the whole chain: real SGLang, CPU, about 10 minutes
 	@echo "report:  $(DEMO)/report/report.html"
 	@echo "MLflow:  make mlflow, then http://127.0.0.1:5000"
 
-demo-miswired: install ## a draft served with other layers than it was trained on: the verdict, then the corrected run, about 20 minutes
+demo-miswired: install ## a draft served with other layers than it was trained on: the verdict, then the corrected run, about 10 minutes
 	python workflow/demo/miswired.py --out results/models/demo-miswired
 	snakemake --quiet rules --configfile config.yaml workflow/demo/miswired.yaml --config $(call miswired,demo-miswired) -- results/demo-miswired/diagnosis.json
 	python workflow/demo/miswired.py --out results/models/demo-corrected --wiring results/demo-miswired/accuracy/wiring.json
