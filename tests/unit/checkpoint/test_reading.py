@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
+from draftproof.checkpoint import safetensors_header
 from draftproof.checkpoint.pair import read_pair
 from draftproof.checkpoint.safetensors_header import read_header
 from draftproof.checkpoint.validate import validation
@@ -27,7 +29,8 @@ def entry(dtype: str = "F32", shape: object = (6,), offsets: object = (0, 24)) -
 
 
 def header(**entries: object) -> Callable[[Path], object]:
-    return lambda path: write_raw(path, json.dumps(entries).encode(), VALUES)
+    text = json.dumps(entries, separators=(",", ":"))
+    return lambda path: write_raw(path, text.encode(), VALUES)
 
 
 def edited(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
@@ -65,6 +68,47 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         ),
         "'a' twice",
     ),
+    "metadata twice": (
+        lambda path: write_raw(
+            path,
+            b'{"__metadata__":{"a":"1","a":"2"},"a":{"dtype":"F32","shape":[6],"data_offsets":[0,24]}}',
+            VALUES,
+        ),
+        "'a' twice",
+    ),
+    "metadata like a tensor": (header(a=entry(), __metadata__=entry()), "__metadata__"),
+    "a brace too many": (
+        lambda path: write_raw(
+            path,
+            b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"b":{"dtype":"F32","shape":[4],"data_offsets":[8,24]}}',
+            VALUES,
+        ),
+        "header is not JSON",
+    ),
+    "text behind": (
+        lambda path: write_raw(
+            path, b'{"a":{"dtype":"F32","shape":[6],"data_offsets":[0,24]}}x', VALUES
+        ),
+        "header is not JSON",
+    ),
+    "no brace at the end": (
+        lambda path: write_raw(
+            path, b'{"a":{"dtype":"F32","shape":[6],"data_offsets":[0,24]}]', VALUES
+        ),
+        "header is not JSON",
+    ),
+    "leading zeros": (
+        lambda path: write_raw(
+            path, b'{"a":{"dtype":"F32","shape":[06],"data_offsets":[0,24]}}', VALUES
+        ),
+        "header is not JSON",
+    ),
+    "a line in a name": (
+        lambda path: write_raw(
+            path, b'{"a\n":{"dtype":"F32","shape":[6],"data_offsets":[0,24]}}', VALUES
+        ),
+        "header is not JSON",
+    ),
     "unknown dtype": (header(a=entry("F31")), "unknown dtype 'F31'"),
     "unhashable dtype": (header(a={**entry(), "dtype": ["F32"]}), "unknown dtype"),
     "shape": (header(a=entry(shape=[-6])), "not a list of sizes"),
@@ -87,7 +131,12 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_file_is_named_with_the_reason(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("usual", [True, False])
+def test_a_broken_file_is_named_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, usual: bool
+) -> None:
+    if not usual:
+        monkeypatch.setattr(safetensors_header, "_usual", lambda *_: None)
     write, message = BROKEN[name]
     path = tmp_path / "model.safetensors"
     write(path)
@@ -112,6 +161,32 @@ def test_legal_oddities_pass(tmp_path: Path) -> None:
     assert list(tensors) == ["z", "empty", "a", "scalar"]
     assert read_array(tensors["z"]).tolist() == [4.0, 5.0]
     assert read_array(tensors["scalar"]).tolist() == 0.0
+
+
+def test_what_the_library_writes_is_read_the_usual_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = {
+        "b": np.zeros((2, 3), dtype=np.float32),
+        "é {}:,": np.zeros((), dtype=np.int64),
+        "empty": np.zeros((0, 5), dtype=np.float16),
+        "a": np.zeros(7, dtype=np.bool_),
+    }
+    paths = [tmp_path / f"{number}.safetensors" for number in range(3)]
+    for path, metadata in zip(
+        paths, ({}, None, {"format": "pt", "x": '{"a":1},"b":'}), strict=True
+    ):
+        save_file(arrays, path, metadata=metadata)
+    with monkeypatch.context() as patch:
+        patch.setattr(safetensors_header, "_usual", lambda *_: None)
+        parsed = [read_header(path) for path in paths]
+    monkeypatch.setattr(safetensors_header, "_parse", lambda *_: pytest.fail("parsed"))
+    for path, expected in zip(paths, parsed, strict=True):
+        usual = read_header(path)
+        assert list(usual.items()) == list(expected.items())
+        assert {t.name: (t.shape, t.end - t.begin) for t in usual.values()} == {
+            name: (array.shape, array.nbytes) for name, array in arrays.items()
+        }
 
 
 def test_no_tensor_at_all(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable
 from functools import partial
 from itertools import repeat
-from operator import add, attrgetter, itemgetter, sub
+from operator import add, attrgetter, sub
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,13 +66,11 @@ def read_header(path: Path) -> dict[str, Tensor]:
             raw = stream.read(header_bytes)
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where) from None
-    header = _parse(raw, where)
     base = LENGTH_BYTES + header_bytes
-    header.pop("__metadata__", None)
-    # true and false would pass for 1 and 0 below.
-    plain = b"true" not in raw and b"false" not in raw
-    tensors = _tensors_at_once(header, path, base) if plain else None
+    tensors = _usual(raw, path, base)
     if tensors is None:
+        header = _parse(raw, where)
+        header.pop("__metadata__", None)
         tensors = {name: _tensor(name, entry, path, base) for name, entry in header.items()}
         end = _check_any_order(tensors.values(), base, where)
     else:
@@ -126,12 +125,7 @@ def _parse(raw: bytes, where: str) -> dict[str, Any]:
         return found
 
     try:
-        text = raw.decode("utf-8")
-        # A number with a fraction stays text, so that it never equals a size.
-        header = json.loads(text, parse_float=str)
-        if not isinstance(header, dict) or text.count(":") != _pairs(header):
-            # Perhaps a key stands twice, perhaps a name has a colon: the slow way tells.
-            header = json.loads(text, parse_float=str, object_pairs_hook=without_duplicates)
+        header = json.loads(raw.decode("utf-8"), object_pairs_hook=without_duplicates)
     except (ValueError, RecursionError) as error:
         raise InputError(f"its header is not JSON ({str(error)[:100]})", where, FETCH) from None
     if not isinstance(header, dict):
@@ -142,53 +136,74 @@ def _parse(raw: bytes, where: str) -> dict[str, Any]:
     return header
 
 
-def _pairs(header: Mapping[str, Any]) -> int:
-    """Return how many keys a header has with those of its entries: as many colons it holds, unless a key was lost."""
-    entries = header.values()
-    if {*map(type, entries)} == {dict}:
-        return len(header) + sum(map(len, entries))
-    return len(header) + sum(len(entry) for entry in entries if isinstance(entry, dict))
-
-
-class _Kinds(dict[tuple[str, tuple[int, ...]], tuple[str, tuple[int, ...], int]]):
-    """{(dtype, shape): the same and its bytes}, each made once: a big target has few. Raises KeyError for what is none."""
-
-    def __missing__(self, key: tuple[str, tuple[int, ...]]) -> tuple[str, tuple[int, ...], int]:
-        dtype, shape = key
-        bits = math.prod(shape) * BITS[dtype] if _naturals(list(shape)) else 1
-        if bits % 8:
-            raise KeyError(key)
-        self[key] = kind = (dtype, shape, bits // 8)
-        return kind
-
-
-_ENTRY = itemgetter("dtype", "shape", "data_offsets")
+# An entry as the safetensors library writes it, with the comma before it; sizes below 10**18.
+_ENTRY = re.compile(
+    r',"([^"\\\x00-\x1f]*)":\{"dtype":"([A-Z0-9_]+)","shape":\[([0-9,]*)\],'
+    r'"data_offsets":\[(0|[1-9][0-9]{0,17}),(0|[1-9][0-9]{0,17})\]\}'
+)
+_ENTRY_CHARS = len(',"":{"dtype":"","shape":[],"data_offsets":[,]}')
+_METADATA = '{"__metadata__":'
 # What NamedTuple._make does, without a Python frame per tensor.
 _MAKE = partial(tuple.__new__, Tensor)
 
 
-def _tensors_at_once(header: Mapping[str, Any], path: Path, base: int) -> dict[str, Tensor] | None:
-    """Return the tensors of a header that is right and in the values' order; None: look at each one.
+class _Kinds(dict[tuple[str, str], tuple[str, tuple[int, ...], int]]):
+    """{(dtype, shape as text): dtype, shape and bytes}, each made once: a big target has few.
 
-    No Python runs per tensor, and what tensors have in common is kept once: a big target has hundreds of thousands.
+    Raises KeyError or ValueError for what is none.
     """
-    entries = header.values()
+
+    def __missing__(self, key: tuple[str, str]) -> tuple[str, tuple[int, ...], int]:
+        dtype, text = key
+        shape = json.loads(f"[{text}]")
+        bits = math.prod(shape) * BITS[dtype] if _naturals(shape) else 1
+        if bits % 8:
+            raise KeyError(key)
+        self[key] = kind = (dtype, tuple(shape), bits // 8)
+        return kind
+
+
+def _usual(raw: bytes, path: Path, base: int) -> dict[str, Tensor] | None:
+    """Return the tensors of a header that is right and written the usual way, in the values' order.
+
+    None: parse it and look at each entry. No Python runs per tensor, and what tensors have in common is kept once: a big
+    target has hundreds of thousands.
+    """
     try:
-        dtypes, shapes, offsets = zip(*map(_ENTRY, entries), strict=True)
-        lengths = {*map(len, entries)}, {*map(len, offsets)}
-        if lengths != ({3}, {2}) or {*map(type, shapes)} != {list}:
+        text = raw.decode("utf-8").rstrip(" ")
+        start = _after_metadata(text)
+        body = "," + text[start:-1]
+        names, dtypes, shapes, begins, ends = zip(*_ENTRY.findall(body), strict=True)
+        parts = (names, dtypes, shapes, begins, ends)
+        covered = len(names) * _ENTRY_CHARS + sum(sum(map(len, part)) for part in parts)
+        if covered != len(body) or text[-1] != "}":
             return None
-        begins, ends = zip(*offsets, strict=True)
-        kinds = map(_Kinds().__getitem__, zip(dtypes, map(tuple, shapes), strict=True))
+        kinds = map(_Kinds().__getitem__, zip(dtypes, shapes, strict=True))
         dtypes, shapes, sizes = zip(*kinds, strict=True)
-        if begins[0] != 0 or begins[1:] != ends[:-1] or tuple(map(sub, ends, begins)) != sizes:
-            return None
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, ValueError, RecursionError):
         return None
-    last = list(map(add, ends, repeat(base)))
+    first, last = list(map(int, begins)), list(map(int, ends))
+    if first[0] != 0 or first[1:] != last[:-1] or tuple(map(sub, last, first)) != sizes:
+        return None
+    last = list(map(add, last, repeat(base)))
     first = [base, *last[:-1]]
-    made = map(_MAKE, zip(header, dtypes, shapes, repeat(path), first, last, strict=False))
-    return dict(zip(header, made, strict=True))
+    made = map(_MAKE, zip(names, dtypes, shapes, repeat(path), first, last, strict=False))
+    tensors = dict(zip(names, made, strict=True))
+    return None if len(tensors) < len(names) or "__metadata__" in tensors else tensors
+
+
+def _after_metadata(text: str) -> int:
+    """Return where the first tensor's entry starts; raises ValueError when the header starts in no usual way."""
+    if not text.startswith(_METADATA):
+        if text[:1] != "{":
+            raise ValueError
+        return 1
+    # An object comes as a tuple of its pairs, so that a key that stands twice shows.
+    pairs, end = json.JSONDecoder(object_pairs_hook=tuple).raw_decode(text, len(_METADATA))
+    texts = isinstance(pairs, tuple) and all(isinstance(value, str) for _, value in pairs)
+    if not texts or len(dict(pairs)) < len(pairs) or text[end : end + 1] != ",":
+        raise ValueError
+    return end + 1
 
 
 def _naturals(values: object) -> bool:
