@@ -51,12 +51,14 @@ def test_finished_samples_are_kept_and_stale_ones_removed(
     lost = out / file_name("two.1")
     lost.unlink()
     (out / "gone.safetensors").write_bytes(b"")
+    (out / ".writing.killed").mkdir()
     before = {path.name: path.stat().st_mtime_ns for path in out.glob("*.safetensors")}
     assert pair.capture(out) == 0
     after = {path.name: path.stat().st_mtime_ns for path in out.glob("*.safetensors")}
     changed = {name for name in after if before.get(name) != after[name]}
     assert changed == {lost.name}
     assert "gone.safetensors" not in after
+    assert not (out / ".writing.killed").exists()
     assert read_manifest(out) == read_manifest(captured)
 
 

@@ -15,6 +15,7 @@ step may accept drafts beyond the end of the output, and counts them.
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ FORMAT = "draftproof/sample/2"
 METADATA_KEY = "sample"
 LAST = "last_hidden_state"
 MAX_NAME = 120
+WRITING = ".writing."
 AGAIN = "Run draftproof capture again."
 
 
@@ -64,7 +66,7 @@ def write_sample(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
 
     path.parent.mkdir(parents=True, exist_ok=True)
     # A folder beside it: the library opens the file by name and makes it anew.
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing.") as folder:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=WRITING) as folder:
         part = Path(folder) / path.name
         kept = {name: tensor.contiguous() for name, tensor in tensors.items()}
         # One key only: the library writes several in random order, and equal samples should be equal files.
@@ -74,10 +76,12 @@ def write_sample(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
 
 
 def remove_stale(out: Path, kept: set[str]) -> None:
-    """Remove sample files that the manifest will not list."""
+    """Remove sample files that the manifest will not list, and what a killed capture was writing."""
     for path in out.glob(f"*{SUFFIX}"):
         if path.name not in kept:
             path.unlink()
+    for part in out.glob(f"{WRITING}*"):
+        shutil.rmtree(part)
 
 
 def read_metadata(path: Path) -> dict[str, str] | None:
