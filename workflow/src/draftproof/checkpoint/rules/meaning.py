@@ -154,7 +154,7 @@ def bare_head(pair: Pair) -> Iterator[Fault]:
     layout=True,
 )
 def modelopt_first_norm(pair: Pair) -> Iterator[Fault]:
-    """Model-Optimizer norms the state with input_layernorm before hidden_norm; every engine with hidden_norm alone.
+    """Model-Optimizer's Hugging Face flow norms the state with input_layernorm before hidden_norm; engines with hidden_norm alone.
 
     The two are the same while all values of input_layernorm are equal, as before training. Versions before
     ``parallel_draft_step`` appeared in the config did not do so.
@@ -166,13 +166,13 @@ def modelopt_first_norm(pair: Pair) -> Iterator[Fault]:
     if not pair.scans[first.name].constant:
         yield Fault(
             subject=first.name,
-            message="Model-Optimizer trained the state normed twice, with input_layernorm's weights too; the engine"
-            " norms it once",
+            message="Model-Optimizer's Hugging Face flow trains the state normed twice, with input_layernorm's weights"
+            " too; the engine norms it once",
             evidence={
                 "trained": "hidden_norm(input_layernorm(state))",
                 "served": "hidden_norm(state)",
             },
-            fix="Compare acceptance with training's; what is lost comes back by training on with a trainer that norms"
+            fix="Nothing to do if the Megatron flow trained it. Else compare acceptance with training's; what is lost comes back by training on with a trainer that norms"
             " once (SpecForge, speculators).",
         )
 
