@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
@@ -93,6 +94,41 @@ def python_of(folder: Path) -> Path:
 def environment_of(script: Script) -> dict[str, str]:
     """Return the variables that make a fake engine do this."""
     return {"FAKE_ENGINE": json.dumps(asdict(script))}
+
+
+@contextmanager
+def fake_engines() -> Iterator[Callable[..., str]]:
+    """Give a function (script, target, further arguments) that starts an engine and returns its address when it answers."""
+    import httpx  # not here at the top: an engine that starts does without
+
+    from draftproof.serving.port import free_port
+
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(script: Script, target: str, *arguments: str) -> str:
+        port = free_port()
+        url = f"http://127.0.0.1:{port}"
+        command = [sys.executable, __file__, "-m", "engine", "--model-path", target, *arguments]
+        started.append(
+            subprocess.Popen(
+                [*command, "--host", "127.0.0.1", "--port", str(port)],
+                env=os.environ | environment_of(script),
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        )
+        for _ in range(400):
+            try:
+                httpx.get(f"{url}/ready")
+                break
+            except httpx.TransportError:
+                time.sleep(0.05)
+        return url
+
+    yield begin
+    for process in started:
+        os.killpg(process.pid, 9)
+        process.wait()
 
 
 class Engine(ThreadingHTTPServer):

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from draftproof.files import write_result
-from draftproof.serving.port import free_port
-from tests.builders import fake_engine
-from tests.builders.fake_engine import STOP_TOKEN, Script, answer, environment_of
+from tests.builders.fake_engine import STOP_TOKEN, Script, answer, fake_engines
 
 PROMPTS = {
     "a-01": [5, 6, 7],
@@ -102,31 +95,11 @@ def launch_record(url: str, arm: str = "spec", **changes: Any) -> dict[str, Any]
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     """Return a function that starts a fake engine and returns its launch.json."""
-    started: list[subprocess.Popen[bytes]] = []
+    with fake_engines() as start:
 
-    def begin(script: Script, arm: str = "spec", **changes: Any) -> Path:
-        port = free_port()
-        url = f"http://127.0.0.1:{port}"
-        command = [sys.executable, fake_engine.__file__, "-m", "engine", "--model-path", "target"]
-        started.append(
-            subprocess.Popen(
-                [*command, "--host", "127.0.0.1", "--port", str(port)],
-                env=os.environ | environment_of(script),
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        )
-        for _ in range(400):
-            try:
-                httpx.get(f"{url}/ready")
-                break
-            except httpx.TransportError:
-                time.sleep(0.05)
-        file = tmp_path / f"{arm}-launch.json"
-        file.write_text(json.dumps(launch_record(url, arm, **changes)))
-        return file
+        def begin(script: Script, arm: str = "spec", **changes: Any) -> Path:
+            file = tmp_path / f"{arm}-launch.json"
+            file.write_text(json.dumps(launch_record(start(script, "target"), arm, **changes)))
+            return file
 
-    yield begin
-    for process in started:
-        os.killpg(process.pid, 9)
-        process.wait()
+        yield begin

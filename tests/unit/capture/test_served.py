@@ -1,15 +1,10 @@
 """Capture from a server: what its answers become, and which of them are refused (a fake engine; the real one is in integration)."""
 
 import json
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -17,9 +12,7 @@ from safetensors.torch import load_file
 from draftproof.capture.boundaries import served_boundaries
 from draftproof.capture.samples import read_manifest, read_sample
 from draftproof.cli import main
-from draftproof.serving.port import free_port
-from tests.builders import fake_engine
-from tests.builders.fake_engine import Script, environment_of
+from tests.builders.fake_engine import Script, fake_engines
 from tests.builders.tiny_models import tiny_draft, tiny_llama_target
 
 WELL = Script()
@@ -45,57 +38,39 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def engine(models: Path, tmp_path: Path) -> Iterator[Callable[..., Path]]:
     """Return a function that starts a fake engine and returns its launch.json."""
-    started: list[subprocess.Popen[bytes]] = []
+    target = str(models / "target")
+    ids = ("--return-aux-hidden-state-layer-ids", " ".join(map(str, IDS)))
+    with fake_engines() as start:
 
-    def begin(script: Script = WELL, **changes: Any) -> Path:
-        port = free_port()
-        url, target = f"http://127.0.0.1:{port}", str(models / "target")
-        command = [sys.executable, fake_engine.__file__, "-m", "engine", "--model-path", target]
-        command += ["--return-aux-hidden-state-layer-ids", " ".join(map(str, IDS))]
-        started.append(
-            subprocess.Popen(
-                [*command, "--host", "127.0.0.1", "--port", str(port)],
-                env=os.environ | environment_of(script),
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        )
-        for _ in range(400):
-            try:
-                httpx.get(f"{url}/ready")
-                break
-            except httpx.TransportError:
-                time.sleep(0.05)
-        record = {
-            "schema": "draftproof/launch/1",
-            "server": "capture",
-            "arm": "capture",
-            "engine": ENGINE,
-            "device": "cpu",
-            "target": target,
-            "draft": None,
-            "argv": [],
-            "environment": {},
-            "digest": "0123456789abcdef",
-            "url": url,
-            "pid": 1,
-            "started_at": "2026-01-01T00:00:00+00:00",
-            "ready_s": 1.0,
-            "versions": {"sglang": "0.5.23"},
-            "settings": {
-                "model_path": {"asked": target, "found": target},
-                "return_aux_hidden_state_layer_ids": {"asked": IDS, "found": IDS},
-            },
-            "log": "server.log",
-        }
-        file = tmp_path / "launch.json"
-        file.write_text(json.dumps(record | changes))
-        return file
+        def begin(script: Script = WELL, **changes: Any) -> Path:
+            url = start(script, target, *ids)
+            record = {
+                "schema": "draftproof/launch/1",
+                "server": "capture",
+                "arm": "capture",
+                "engine": ENGINE,
+                "device": "cpu",
+                "target": target,
+                "draft": None,
+                "argv": [],
+                "environment": {},
+                "digest": "0123456789abcdef",
+                "url": url,
+                "pid": 1,
+                "started_at": "2026-01-01T00:00:00+00:00",
+                "ready_s": 1.0,
+                "versions": {"sglang": "0.5.23"},
+                "settings": {
+                    "model_path": {"asked": target, "found": target},
+                    "return_aux_hidden_state_layer_ids": {"asked": IDS, "found": IDS},
+                },
+                "log": "server.log",
+            }
+            file = tmp_path / "launch.json"
+            file.write_text(json.dumps(record | changes))
+            return file
 
-    yield begin
-    for process in started:
-        os.killpg(process.pid, 9)
-        process.wait()
+        yield begin
 
 
 def capture(models: Path, launch: Path, out: Path, *more: str) -> int:
