@@ -66,11 +66,6 @@ def dump_files(directory: Path, format_name: str) -> list[Path]:
     return sorted(found, key=lambda path: _natural(str(path)))
 
 
-def usual_boundaries(layers: int) -> tuple[int, ...]:
-    """Return what all three tools capture of a target with this many layers when nobody says otherwise."""
-    return (2, layers // 2, layers - 3)
-
-
 def _natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
 

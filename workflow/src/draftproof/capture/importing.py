@@ -24,7 +24,6 @@ from draftproof.capture.dumps import (
     dump_files,
     own_runs,
     read_dump,
-    usual_boundaries,
 )
 from draftproof.capture.loss_masks import LossMasks, loss_masks
 from draftproof.capture.samples import FORMAT, LAST, MANIFEST, file_name, remove_stale, write_sample
@@ -34,6 +33,7 @@ from draftproof.checkpoint.boundaries import (
     layer_count,
     target_architecture,
     text_config,
+    trainers_boundaries,
 )
 from draftproof.checkpoint.configuration import read_config
 from draftproof.checkpoint.target_tensors import target_ending
@@ -132,7 +132,7 @@ def plan_of(
 ) -> Plan:
     """Return the plan that the options and a dump's first file make; raises when they do not fit together."""
     layers, slots = layer_count(config), first.aux.shape[1]
-    boundaries = tuple(args.boundaries or usual_boundaries(layers))
+    boundaries = tuple(args.boundaries or trainers_boundaries(layers))
     if len(boundaries) != slots:
         raise InputError(
             f"holds {slots} states per token besides the last, not one for each of the boundaries {list(boundaries)}",

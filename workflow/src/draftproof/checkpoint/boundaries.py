@@ -99,6 +99,11 @@ def default_boundaries(engine: str, target_architecture: str, num_layers: int) -
     return tuple(int(num_layers * term["times"]) + int(term["plus"]) + shift for term in terms)
 
 
+def trainers_boundaries(num_layers: int) -> tuple[int, ...]:
+    """Return what every trainer captures when nobody says otherwise: eagle3_format.md 4.3."""
+    return (2, num_layers // 2, num_layers - 3)
+
+
 def configured_ids(draft_config: Mapping[str, Any]) -> list[int] | None:
     """Return the ids the engine reads from the draft's config, or None where it falls back to its defaults.
 

@@ -11,7 +11,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from draftproof.checkpoint.boundaries import IDS_KEY, engine_ids, layer_count, target_architecture
+from draftproof.checkpoint.boundaries import (
+    IDS_KEY,
+    engine_ids,
+    layer_count,
+    target_architecture,
+    trainers_boundaries,
+)
 from draftproof.checkpoint.configuration import Config, architecture, eagle_config
 from draftproof.checkpoint.dialect import Dialect
 from draftproof.checkpoint.safetensors_header import Tensor
@@ -156,9 +162,7 @@ def _name_boundaries(
     origin = f"ids {ids} of {writer}"
     try:
         if ids is None:
-            layers = layer_count(target)
-            # The default of every trainer, as boundaries: eagle3_format.md 4.3.
-            boundaries: Sequence[int] = [2, layers // 2, layers - 3]
+            boundaries: Sequence[int] = trainers_boundaries(layer_count(target))
             origin = f"default of {writer}"
         elif isinstance(ids, list) and all(type(number) is int for number in ids):
             boundaries = [number + shift for number in ids]
