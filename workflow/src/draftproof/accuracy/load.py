@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from draftproof.accuracy.draft import Draft
@@ -15,8 +14,7 @@ from draftproof.accuracy.layer import Heads, Latent, Layer
 from draftproof.accuracy.rotary import rotary_of
 from draftproof.checkpoint.layout import EMBEDDING, FC, HEAD, MAP, fits, optional, required
 from draftproof.checkpoint.pair import Pair
-from draftproof.checkpoint.safetensors_header import Tensor as Stored
-from draftproof.checkpoint.weights import open_weights
+from draftproof.checkpoint.weights import open_weights, read_tensor
 from draftproof.errors import InputError
 
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3DeepseekV2ForCausalLM")
@@ -189,7 +187,7 @@ def own_weights(pair: Pair) -> dict[str, Tensor]:
                     where(pair),
                     VALIDATE,
                 )
-            weights[name] = read(stored).float()
+            weights[name] = read_tensor(stored).float()
         elif "norm" in name:
             weights[name] = torch.ones(math.prod(size or 0 for size in shape))
         elif name in wanted and not (name == FC and skipped_fc):
@@ -249,7 +247,7 @@ def stored_map(pair: Pair, draft_vocab: int) -> Tensor | None:
     stored = pair.tensor(MAP)
     if stored is None:
         return None
-    found = read(stored).long()
+    found = read_tensor(stored).long()
     if found.shape != (draft_vocab,):
         raise InputError(
             f"d2t has {list(found.shape)} entries for {draft_vocab} draft tokens",
@@ -275,7 +273,7 @@ def own(pair: Pair, name: str) -> Tensor:
     stored = pair.tensor(name)
     if stored is None:
         raise InputError(f"the tensor {name} is missing", where(pair), VALIDATE)
-    return read(stored)
+    return read_tensor(stored)
 
 
 def of_target(pair: Pair, name: str) -> Tensor:
@@ -292,17 +290,7 @@ def of_target(pair: Pair, name: str) -> Tensor:
             str(pair.target_path),
             "Use a checkpoint whose embedding and head are not quantised.",
         )
-    return read(found[0])
-
-
-def read(stored: Stored) -> Tensor:
-    """Return a tensor's values."""
-    try:
-        with safe_open(stored.path, framework="pt") as file:
-            tensor: Tensor = file.get_tensor(stored.name)
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{stored.name} cannot be read ({error})", str(stored.path)) from None
-    return tensor
+    return read_tensor(found[0])
 
 
 def positive(pair: Pair, name: str) -> int:

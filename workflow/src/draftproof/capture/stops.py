@@ -12,6 +12,7 @@ from typing import Any
 
 from draftproof.checkpoint.boundaries import text_config
 from draftproof.checkpoint.configuration import read_config
+from draftproof.checkpoint.tokenizer_files import token_ids
 from draftproof.files import read_json
 
 
@@ -34,12 +35,8 @@ def tokenizer_end(target: Path) -> set[int]:
         str(entry.get("content")): int(number)
         for number, entry in (settings.get("added_tokens_decoder") or {}).items()
     }
-    tokenizer = _object(target / "tokenizer.json")
-    added |= {entry["content"]: entry["id"] for entry in tokenizer.get("added_tokens") or ()}
-    vocabulary = (tokenizer.get("model") or {}).get("vocab")
-    if isinstance(vocabulary, Mapping) and text in vocabulary:
-        added.setdefault(str(text), vocabulary[text])
-    return {added[text]} if text in added else set()
+    tokens = added | token_ids(target)
+    return {tokens[text]} if text in tokens else set()
 
 
 def _object(path: Path) -> Mapping[str, Any]:

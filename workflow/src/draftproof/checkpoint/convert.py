@@ -1,9 +1,9 @@
 """Write the checkpoint that is served, or refuse.
 
 Needs the validation of this very draft. What the engine reads already is taken over as it is: weights are linked where
-the disk allows, config.json is copied. Pickled weights become safetensors. Another writer's config is rebuilt, layer ids are translated for the target, and
-tensors that need another name get it; values never change. Exit code 0: written. 1: refused, with the reason. 2: could
-not be asked.
+the disk allows, config.json is copied. Pickled weights become safetensors. Another writer's config is rebuilt, layer ids
+are translated for the target, and tensors that need another name get it; values never change. Exit code 0: written. 1:
+refused, with the reason. 2: could not be asked.
 
 example:
   draftproof convert --draft my-draft --target my-target --validation validation.json --out served-draft

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 
 from draftproof.checkpoint.boundaries import text_config
 from draftproof.checkpoint.configuration import number, read_config
+from draftproof.checkpoint.layout import EMBEDDING, HEAD
 from draftproof.checkpoint.safetensors_header import Tensor as Stored
-from draftproof.checkpoint.weights import STORED_AS, open_weights
+from draftproof.checkpoint.weights import STORED_AS, open_weights, read_tensor
 from draftproof.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-EMBEDDING, HEAD, NORM = "embed_tokens.weight", "lm_head.weight", "norm.weight"
+NORM = "norm.weight"
 DEFAULT_EPS = 1e-6  # transformers: LlamaConfig and its kin
 
 
@@ -42,15 +43,15 @@ def target_ending(path: Path) -> Ending:
     if norm is None:
         raise InputError("the target holds no final norm beside its embedding", str(path))
     return Ending(
-        head=_values(embedding if tied else _find(tensors, HEAD, path)),
-        gain=_values(norm).float(),
+        head=read_tensor(embedding if tied else _find(tensors, HEAD, path)),
+        gain=read_tensor(norm).float(),
         eps=number(text, "rms_norm_eps") or DEFAULT_EPS,
     )
 
 
 def target_embedding(path: Path) -> Tensor:
     """Return a target's embedding [V, H] in its stored dtype; raises InputError when it is missing or quantised."""
-    return _values(_find(open_weights(path).tensors, EMBEDDING, path))
+    return read_tensor(_find(open_weights(path).tensors, EMBEDDING, path))
 
 
 def _named(tensors: Mapping[str, Stored], ending: str) -> list[Stored]:
@@ -69,14 +70,3 @@ def _find(tensors: Mapping[str, Stored], ending: str, path: Path) -> Stored:
     if found[0].dtype not in STORED_AS:
         raise InputError(f"the target's {ending} is stored as {found[0].dtype}", str(path))
     return found[0]
-
-
-def _values(stored: Stored) -> Tensor:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(stored.path, framework="pt") as file:
-            tensor: Tensor = file.get_tensor(stored.name)
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{stored.name} cannot be read ({error})", str(stored.path)) from None
-    return tensor

@@ -23,6 +23,7 @@ from draftproof.files import sha256
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
 INDEX, PICKLED_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"
 WHOLE = "model.safetensors"
@@ -190,6 +191,18 @@ def read_array(tensor: Tensor) -> np.ndarray[Any, Any]:
             f"tensor {tensor.name!r} cannot be read ({error})", str(tensor.path)
         ) from None
     return array
+
+
+def read_tensor(stored: Tensor) -> torch.Tensor:
+    """Return a tensor's values in their stored dtype; raises InputError when the library refuses the file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(stored.path, framework="pt") as file:
+            tensor: torch.Tensor = file.get_tensor(stored.name)
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{stored.name} cannot be read ({error})", str(stored.path)) from None
+    return tensor
 
 
 def stored_chunks(tensor: Tensor) -> Iterator[np.ndarray[Any, Any]]:
